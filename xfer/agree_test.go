@@ -1,6 +1,7 @@
 package xfer
 
 import (
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -18,7 +19,7 @@ import (
 // parity: B31
 func TestChoose(t *testing.T) {
 	const mib = 1 << 20
-	all := hello{basic: true, fast: true, imm: true, size: 1 << 40}
+	all := hello{basic: true, fast: true, imm: true, digest: SHA256, size: 1 << 40}
 	sized := func(size uint64, f func(h *hello)) hello { h := all; h.size = size; f(&h); return h }
 	asked := func(buffers uint16, chunk uint32) func(h *hello) {
 		return func(h *hello) { h.buffers, h.chunk = buffers, chunk }
@@ -30,18 +31,20 @@ func TestChoose(t *testing.T) {
 		imm  bool
 		want agreement
 	}{
-		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, buffers: 8, chunk: mib / 2}},
-		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, buffers: 8, chunk: mib / 2}},
-		"sender's wishes":         {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 3, 4096 }), true, agreement{protocol: Fast, buffers: 3, chunk: 4096}},
-		"receiver's limits":       {Receiver{MaxWindow: 2, MaxChunk: 8192}, change(func(h *hello) { h.buffers, h.chunk = 100, mib }), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
-		"default limits":          {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 65535, 1<<32-1 }), true, agreement{protocol: Fast, buffers: 64, chunk: 64 * mib}},
-		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, buffers: 8, chunk: 4096}},
+		"digest wanted":           {Receiver{Digest: SHA256}, all, true, agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: mib / 2}},
+		"digest by name":          {Receiver{Hashes: Hashes{"sha256-2": sha256.New}}, change(func(h *hello) { h.digest = "sha256-2" }), true, agreement{protocol: Fast, digest: "sha256-2", buffers: 8, chunk: mib / 2}},
+		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: mib / 2}},
+		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: mib / 2}},
+		"sender's wishes":         {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 3, 4096 }), true, agreement{protocol: Fast, digest: SHA256, buffers: 3, chunk: 4096}},
+		"receiver's limits":       {Receiver{MaxWindow: 2, MaxChunk: 8192}, change(func(h *hello) { h.buffers, h.chunk = 100, mib }), true, agreement{protocol: Fast, digest: SHA256, buffers: 2, chunk: 8192}},
+		"default limits":          {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 65535, 1<<32-1 }), true, agreement{protocol: Fast, digest: SHA256, buffers: 64, chunk: 64 * mib}},
+		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: 4096}},
 		"no digest":               {Receiver{}, change(func(h *hello) { h.digest = NoDigest }), true, agreement{protocol: Fast, digest: NoDigest, buffers: 8, chunk: mib / 2}},
-		"empty file":              {Receiver{}, sized(0, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 4096}},
-		"small file":              {Receiver{}, sized(4097, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 8192}},
-		"one byte over a chunk":   {Receiver{}, sized(8193, asked(64, 8192)), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
-		"whole chunks":            {Receiver{}, sized(8*8192, asked(64, 8192)), true, agreement{protocol: Fast, buffers: 8, chunk: 8192}},
-		"largest file":            {Receiver{}, sized(1<<63-1, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 64, chunk: 64 * mib}},
+		"empty file":              {Receiver{}, sized(0, asked(64, 64*mib)), true, agreement{protocol: Fast, digest: SHA256, buffers: 1, chunk: 4096}},
+		"small file":              {Receiver{}, sized(4097, asked(64, 64*mib)), true, agreement{protocol: Fast, digest: SHA256, buffers: 1, chunk: 8192}},
+		"one byte over a chunk":   {Receiver{}, sized(8193, asked(64, 8192)), true, agreement{protocol: Fast, digest: SHA256, buffers: 2, chunk: 8192}},
+		"whole chunks":            {Receiver{}, sized(8*8192, asked(64, 8192)), true, agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: 8192}},
+		"largest file":            {Receiver{}, sized(1<<63-1, asked(64, 64*mib)), true, agreement{protocol: Fast, digest: SHA256, buffers: 64, chunk: 64 * mib}},
 		"basic, small file":       {Receiver{Protocol: Basic}, sized(100, asked(0, 0)), true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 4096}},
 		"receiver wants basic":    {Receiver{Protocol: Basic}, all, true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 10 * mib}},
 		"sender wants basic":      {Receiver{}, change(func(h *hello) { h.fast = false }), true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 10 * mib}},
@@ -59,10 +62,13 @@ func TestChoose(t *testing.T) {
 		r  Receiver
 		hi hello
 	}{
-		"nothing offered":      {Receiver{}, hello{}},
-		"fast not offered":     {Receiver{Protocol: Fast}, hello{basic: true}},
-		"basic not offered":    {Receiver{Protocol: Basic}, hello{fast: true}},
-		"digest of the future": {Receiver{}, hello{basic: true, digest: 2}},
+		"nothing offered":              {Receiver{}, hello{digest: SHA256}},
+		"fast not offered":             {Receiver{Protocol: Fast}, hello{basic: true, digest: SHA256}},
+		"basic not offered":            {Receiver{Protocol: Basic}, hello{fast: true, digest: SHA256}},
+		"digest not known":             {Receiver{}, hello{fast: true, basic: true, digest: "crc"}},
+		"another digest":               {Receiver{Digest: NoDigest}, all},
+		"a digest of the sender alone": {Receiver{Digest: SHA256}, change(func(h *hello) { h.digest = NoDigest })},
+		"no digest in basic":           {Receiver{Digest: SHA256}, change(func(h *hello) { h.fast = false })},
 	} {
 		h := host{Receiver: &c.r}
 		if _, _, err := h.choose(c.hi, true); !errors.Is(err, CodeUnsupported) {
@@ -74,7 +80,7 @@ func TestChoose(t *testing.T) {
 // Answers that nobody asked for are not believed.
 // parity: B31
 func TestCheckAnswer(t *testing.T) {
-	good := agreement{protocol: Fast, buffers: 8, chunk: 1 << 20}
+	good := agreement{protocol: Fast, digest: SHA256, buffers: 8, chunk: 1 << 20}
 	for name, c := range map[string]struct {
 		s      Sender
 		change func(a *agreement)
@@ -94,10 +100,15 @@ func TestCheckAnswer(t *testing.T) {
 		"immediates":           {Sender{}, func(a *agreement) { a.protocol, a.buffers, a.imm = Basic, 1, true }, false},
 		"without immediates":   {Sender{}, func(a *agreement) { a.protocol, a.buffers = Basic, 1 }, true},
 		"no digest":            {Sender{}, func(a *agreement) { a.digest = NoDigest }, false},
+		"another digest":       {Sender{Digest: "one"}, func(a *agreement) { a.digest = "other" }, false},
+		"basic with a digest":  {Sender{Digest: "one"}, func(a *agreement) { a.protocol, a.buffers = Basic, 1 }, false},
 	} {
 		a := good
 		c.change(&a)
-		d := delivery{Sender: &c.s}
+		d := delivery{Sender: &c.s, digest: SHA256}
+		if c.s.Digest != "" {
+			d.digest = c.s.Digest
+		}
 		if err := d.checkAnswer(&a, false); (err == nil) != c.ok {
 			t.Errorf("%s: got %v", name, err)
 		}

@@ -1,7 +1,6 @@
 package xfer
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
@@ -143,14 +142,14 @@ type hasher struct {
 	chunk int
 }
 
-func newHasher(buf []byte, chunk int) *hasher {
-	return &hasher{sum: sha256.New(), buf: buf, chunk: chunk}
+func newHasher(sum hash.Hash, buf []byte, chunk int) *hasher {
+	return &hasher{sum: sum, buf: buf, chunk: chunk}
 }
 
 // do is the job of the digest's worker.
 func (h *hasher) do(a action) event {
 	if a.kind == actSum {
-		return event{kind: evSummed, sum: [32]byte(h.sum.Sum(nil))}
+		return event{kind: evSummed, sum: [SumLen]byte(h.sum.Sum(nil))}
 	}
 	h.sum.Write(h.buf[a.slot*h.chunk:][:a.n]) // never fails (package hash)
 	return event{kind: evHashed, slot: a.slot, n: a.n}

@@ -31,7 +31,7 @@ type fastClient struct {
 	reading int    // of these, under way
 	hashing int    // buffers that the digest has to take in yet
 	stored  int64  // bytes that the server has given buffers back for
-	sum     [32]byte
+	sum     [SumLen]byte
 	out     outbox
 }
 
@@ -198,7 +198,7 @@ func (c *fastClient) filled(ev event, acts []action) []action {
 		return c.wrapUp(acts)
 	}
 	b.state, b.crc = bufferFull, ev.crc
-	if c.digest == SHA256 {
+	if c.digest != NoDigest {
 		b.hashing = true
 		c.hashing++
 		acts = append(acts, action{kind: actHash, slot: ev.slot, n: b.n})
@@ -246,7 +246,7 @@ func (c *fastClient) wrapUp(acts []action) []action {
 		return acts
 	}
 	c.state = fastSumming
-	if c.digest == SHA256 {
+	if c.digest != NoDigest {
 		return append(acts, action{kind: actSum})
 	}
 	return c.sendEnd(acts)
@@ -265,9 +265,9 @@ func (c *fastClient) total(kind uint16) fastMessage {
 	return totalMessage(kind, c.size, c.digest, &c.sum)
 }
 
-func totalMessage(kind uint16, size int64, d Digest, sum *[32]byte) fastMessage {
+func totalMessage(kind uint16, size int64, d Digest, sum *[SumLen]byte) fastMessage {
 	m := fastMessage{kind: kind, number: uint64(size)}
-	if d == SHA256 {
+	if d != NoDigest {
 		m.tail = sum[:]
 	}
 	return m

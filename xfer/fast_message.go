@@ -17,8 +17,8 @@ import "encoding/binary"
 //	LAYOUT   receiver  of a buffer   address       rkey     buffers
 //	CHUNK    sender    of the chunk  index         CRC32C
 //	CREDIT   receiver                buffers freed
-//	END      sender    of the tail   size                            SHA-256
-//	DONE     receiver  of the tail   size                            SHA-256
+//	END      sender    of the tail   size                            digest
+//	DONE     receiver  of the tail   size                            digest
 //	FAILED   both      of the tail                                   error message
 //
 // CHUNK follows its RDMA write on the same queue pair, so the data is there when

@@ -32,8 +32,8 @@ type fastServer struct {
 	arrived  int64        // bytes announced
 	ending   bool         // END has come
 	late     bool         // the transfer was to end while the file got its name
-	claimed  [32]byte
-	sum      [32]byte
+	claimed  [SumLen]byte
+	sum      [SumLen]byte
 	out      outbox
 	reported uint64 // credits sent
 }
@@ -171,7 +171,7 @@ func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
 	acts = append(acts, action{kind: actStore, slot: slot, offset: s.arrived, n: n, crc: m.word, checked: true})
 	b := &s.held[slot]
 	*b = heldBuffer{index: m.number, length: n, pending: pendingFile}
-	if s.digest == SHA256 {
+	if s.digest != NoDigest {
 		b.pending |= pendingDigest
 		acts = append(acts, action{kind: actHash, slot: slot, n: n})
 	}
@@ -207,7 +207,7 @@ func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 	if m.number != uint64(s.size) || s.arrived != s.size {
 		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.size))
 	}
-	if s.digest == SHA256 && len(m.tail) != len(s.claimed) {
+	if s.digest != NoDigest && len(m.tail) != len(s.claimed) {
 		return s.refuse(acts, failf(CodeProtocol, "the digest has %d bytes", len(m.tail)))
 	}
 	copy(s.claimed[:], m.tail)
@@ -221,16 +221,16 @@ func (s *fastServer) wrapUp(acts []action) []action {
 		return acts
 	}
 	s.state = fastServerSumming
-	if s.digest == SHA256 {
+	if s.digest != NoDigest {
 		return append(acts, action{kind: actSum})
 	}
 	return s.commit(acts)
 }
 
 // compare compares the digest of the stored file with the client's.
-func (s *fastServer) compare(sum [32]byte, acts []action) []action {
+func (s *fastServer) compare(sum [SumLen]byte, acts []action) []action {
 	if sum != s.claimed {
-		return s.refuse(acts, failf(CodeCorrupt, "SHA-256 is %x here and %x at the sender", sum, s.claimed))
+		return s.refuse(acts, failf(CodeCorrupt, "digest %s is %x here and %x at the sender", s.digest, sum, s.claimed))
 	}
 	s.sum = sum
 	return s.commit(acts)

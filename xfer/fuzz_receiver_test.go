@@ -66,7 +66,7 @@ func attackReceiver(t *testing.T, s *script, all []byte) {
 	innocent := "innocent-" + hex.EncodeToString(own[:8])
 	var mu sync.Mutex
 	stored := map[storedFile]bool{} // guarded by mu
-	r := Receiver{MaxMemory: fuzzMaxMemory, MaxConnections: 4, Open: dir.Open, Protocol: pick(s, Auto, Basic, Fast),
+	r := Receiver{Hashes: doubles, MaxMemory: fuzzMaxMemory, MaxConnections: 4, Open: dir.Open, Protocol: pick(s, Auto, Basic, Fast),
 		Done: func(res Result, err error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -166,10 +166,10 @@ func newFuzzSender(t *testing.T, s *script, dev *verbs.Device, l *verbs.Listener
 	var private []byte
 	switch kind := s.below(9); kind {
 	case 0, 1, 2, 3: // fast with and without a digest, basic with and without immediates
-		h.fast, h.basic, h.imm, h.digest = kind < 2, kind >= 2, kind != 3, Digest(kind%2)
+		h.fast, h.basic, h.imm, h.digest = kind < 2, kind >= 2, kind != 3, []Digest{SHA256, NoDigest}[kind%2]
 		private = appendHello(nil, h)
 	case 4:
-		h = hello{fast: s.below(2) == 0, basic: s.below(2) == 0, imm: s.below(2) == 0, digest: Digest(s.below(4)), chunk: uint32(s.number()),
+		h = hello{fast: s.below(2) == 0, basic: s.below(2) == 0, imm: s.below(2) == 0, digest: pick[Digest](s, SHA256, NoDigest, "double", "unknown"), chunk: uint32(s.number()),
 			buffers: uint16(s.number()), size: s.number(), meta: Meta{Mode: 0o4777, ModTime: time.Unix(0, int64(s.number()))}}
 		private = appendHello(nil, h)
 	case 5: // a program of the paper

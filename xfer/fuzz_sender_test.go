@@ -60,7 +60,7 @@ func (s boundedSource) ReadAt(b []byte, offset int64) (int, error) {
 func attackSender(t *testing.T, s *script) {
 	device := memdev.Open(memdev.Config{Without: pick(s, 0, verbs.CapWriteImm)})
 	dev, meter := verbs.NewDevice(device), &metered{DeviceDriver: device}
-	sender := Sender{Protocol: pick(s, Auto, Basic, Fast), Digest: pick(s, SHA256, NoDigest), Chunk: 2 * minChunk, Window: 3}
+	sender := Sender{Protocol: pick(s, Auto, Basic, Fast), Digest: pick(s, SHA256, NoDigest, double), Hashes: doubles, Chunk: 2 * minChunk, Window: 3}
 	data := noise(pick(s, 0, 1, 2*minChunk, 5*minChunk+1, 16*minChunk))
 
 	// An innocent pair on the same device.
@@ -147,7 +147,7 @@ func (p *fuzzReceiver) accept(ctx context.Context, s *script, l *verbs.Listener)
 	case 2: // the paper's program
 		a = answer{protocol: Basic, imm: true}
 	case 3:
-		a = answer{protocol: Protocol(s.below(4)), imm: s.below(2) == 0, digest: Digest(s.below(3)), chunk: uint32(s.number()), buffers: uint16(s.number())}
+		a = answer{protocol: Protocol(s.below(4)), imm: s.below(2) == 0, digest: pick[Digest](s, SHA256, NoDigest, "double"), chunk: uint32(s.number()), buffers: uint16(s.number())}
 		private = appendAnswer(nil, a)
 	case 4:
 		private = s.bytes(60)

@@ -9,7 +9,7 @@ import (
 // The private data of the connection, in both directions. All numbers are little-endian. A
 // peer without the magic counts as the paper's program. Bytes behind these are ignored:
 // InfiniBand pads private data with zeros, and later versions may add to it. The
-// request fits into the 56 bytes that rdma_cm leaves to InfiniBand.
+// request fits into the 56 bytes that rdma_cm leaves to InfiniBand, with the name of a digest too.
 //
 //	request, 40 bytes            answer, 16 bytes            refusal
 //	 0  "cnxf"                    0  "cnxf"                   0  "cnxf"
@@ -19,11 +19,15 @@ import (
 //	 7  digest                    7  digest
 //	 8  chunk, uint32             8  chunk, uint32
 //	12  buffers, uint16          12  buffers, uint16
-//	14  known fields, bits       14  0
-//	16  size, uint64
+//	14  known fields, bits       14  length of the name
+//	16  size, uint64             16  name of the digest
 //	24  time, int64, ns since 1970
 //	32  permission bits, uint32
-//	36  0
+//	36  length of the name
+//	40  name of the digest
+//
+// The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
+// and is not looked at. A receiver without this form refuses the number 2.
 const (
 	helloMagic   = "cnxf"
 	helloVersion = 1
@@ -36,6 +40,10 @@ const (
 
 	knowsMode = 1 << 0
 	knowsTime = 1 << 1
+
+	digestSHA256 = 0
+	digestNone   = 1
+	digestNamed  = 2
 )
 
 // hello is the sender's request: its abilities, its wishes, and the file's metadata.
@@ -71,7 +79,8 @@ func appendHello(b []byte, h hello) []byte {
 		caps = 1
 	}
 	b = append(b, helloMagic...)
-	b = append(b, helloVersion, offers, caps, byte(h.digest))
+	kind, name := digestFields(h.digest)
+	b = append(b, helloVersion, offers, caps, kind)
 	b = binary.LittleEndian.AppendUint32(b, h.chunk)
 	b = binary.LittleEndian.AppendUint16(b, h.buffers)
 	var known uint16
@@ -87,7 +96,42 @@ func appendHello(b []byte, h hello) []byte {
 	b = binary.LittleEndian.AppendUint64(b, h.size)
 	b = binary.LittleEndian.AppendUint64(b, uint64(nanos))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.meta.Mode.Perm()))
-	return append(b, 0, 0, 0, 0)
+	b = append(b, byte(len(name)), 0, 0, 0)
+	return append(b, name...)
+}
+
+// digestFields returns the number of a digest, and its name if that crosses.
+func digestFields(d Digest) (kind byte, name string) {
+	switch d {
+	case SHA256, "":
+		return digestSHA256, ""
+	case NoDigest:
+		return digestNone, ""
+	default:
+		return digestNamed, string(d)
+	}
+}
+
+// parseDigest reads a digest from private data b with its number at byte 7, the length of its name at lengthAt and its name at nameAt.
+func parseDigest(b []byte, lengthAt, nameAt int) (Digest, error) {
+	switch b[7] {
+	case digestSHA256:
+		return SHA256, nil
+	case digestNone:
+		return NoDigest, nil
+	case digestNamed:
+		n := int(b[lengthAt])
+		if n > MaxDigestLen || n > len(b)-nameAt {
+			return "", failf(CodeProtocol, "the name of the digest is said to have %d bytes; %d are there, and %d are possible", n, len(b)-nameAt, MaxDigestLen)
+		}
+		d := Digest(b[nameAt : nameAt+n])
+		if err := checkDigestName(d); err != nil {
+			return "", failf(CodeProtocol, "the private data is wrong: %w", err)
+		}
+		return d, nil
+	default:
+		return "", failf(CodeUnsupported, "digest %d is not known here", b[7])
+	}
 }
 
 // isOurs reports whether private data is of this protocol at all.
@@ -104,13 +148,17 @@ func parseHello(b []byte) (hello, error) {
 		return hello{}, failf(CodeProtocol, "the request's private data has version %d", b[4])
 	}
 	h := hello{
-		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&1 != 0, digest: Digest(b[7]),
+		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&1 != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 		size:    binary.LittleEndian.Uint64(b[16:]),
 	}
 	if h.size > 1<<63-1 {
 		return hello{}, failf(CodeProtocol, "the file is said to have %d bytes", h.size)
+	}
+	var err error
+	if h.digest, err = parseDigest(b, 36, helloLen); err != nil {
+		return hello{}, err
 	}
 	known := binary.LittleEndian.Uint16(b[14:])
 	if known&knowsMode != 0 {
@@ -129,10 +177,12 @@ func appendAnswer(b []byte, a answer) []byte {
 		form = 1
 	}
 	b = append(b, helloMagic...)
-	b = append(b, helloVersion, byte(a.protocol), form, byte(a.digest))
+	kind, name := digestFields(a.digest)
+	b = append(b, helloVersion, byte(a.protocol), form, kind)
 	b = binary.LittleEndian.AppendUint32(b, a.chunk)
 	b = binary.LittleEndian.AppendUint16(b, a.buffers)
-	return append(b, 0, 0)
+	b = append(b, byte(len(name)), 0)
+	return append(b, name...)
 }
 
 // parseAnswer reads an answer. It is only asked about data that isOurs.
@@ -141,12 +191,16 @@ func parseAnswer(b []byte) (answer, error) {
 		return answer{}, failf(CodeProtocol, "the answer's private data has %d bytes, %d are needed", len(b), answerLen)
 	}
 	a := answer{
-		protocol: Protocol(b[5]), imm: b[6]&1 != 0, digest: Digest(b[7]),
+		protocol: Protocol(b[5]), imm: b[6]&1 != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 	}
 	if b[4] != helloVersion || a.protocol != Basic && a.protocol != Fast {
 		return answer{}, failf(CodeProtocol, "the answer's private data is of version %d and chooses %v", b[4], a.protocol)
+	}
+	var err error
+	if a.digest, err = parseDigest(b, 14, answerLen); err != nil {
+		return answer{}, err
 	}
 	return a, nil
 }

@@ -41,7 +41,7 @@ type event struct {
 	hasImm bool
 	imm    uint32
 	crc    uint32 // CRC32C of the buffer
-	sum    [32]byte
+	sum    [SumLen]byte
 	err    error
 }
 

@@ -107,7 +107,7 @@ func TestFastMalformed(t *testing.T) {
 
 var goldenHello = map[string]hello{
 	"636e7866 01 03 01 00 00000000 0000 0000 0000900100000000 0000000000000000 00000000 00000000": {
-		basic: true, fast: true, imm: true, size: 25 << 20},
+		basic: true, fast: true, imm: true, digest: SHA256, size: 25 << 20},
 	"636e7866 01 02 00 01 00001000 1000 0300 0000000000000000 15cd5b0700000000 a4010000 00000000": {
 		fast: true, digest: NoDigest, chunk: 1 << 20, buffers: 16, meta: Meta{Mode: 0o644, ModTime: time.Unix(0, 123456789)}},
 }
@@ -274,6 +274,8 @@ func FuzzParsePrivateData(f *testing.F) {
 	for h := range goldenHello {
 		f.Add(unhex(f, h))
 	}
+	f.Add(appendHello(nil, hello{digest: double}))
+	f.Add(appendAnswer(nil, answer{protocol: Fast, digest: double}))
 	f.Add(appendAnswer(nil, answer{protocol: Fast, chunk: math.MaxUint32, buffers: math.MaxUint16}))
 	f.Add(appendRefusal(nil, errorMessage{CodeBusy, "full"}, 148))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -34,9 +34,13 @@ type Receiver struct {
 	// [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
-	Protocol  Protocol // Auto: the protocol that the sender asks for; otherwise only this one
-	MaxWindow int      // buffers for one sender, at most 1024; 0: 64
-	MaxChunk  int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
+	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one
+	// Digest is the only digest that the receiver takes; "": the one that the sender asks for, of those that the receiver has.
+	// With a digest other than NoDigest the receiver takes no file by the basic protocol, which has none.
+	Digest    Digest
+	Hashes    Hashes // digests besides SHA256
+	MaxWindow int    // buffers for one sender, at most 1024; 0: 64
+	MaxChunk  int    // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
 	// MaxConnections is the largest number of transfers at once; 0: 64, or as many as the limit of open descriptors allows. Further
 	// connections are refused, but if a connection of the same host has not named its file, the oldest such connection gives way. If
 	// MaxConnections is 8 or more, one host gets at most 9 in 16 of them, so that a host that connects later finds some free.
@@ -191,7 +195,7 @@ func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
 	h.trail = audit.New(r.Logger)
 	var err error
 	h.attr, err = h.dev.Query()
-	for _, c := range []error{err,
+	for _, c := range []error{err, r.checkDigests(),
 		checkRange("MaxWindow", int64(r.MaxWindow), 1, maxBuffers, "buffers"),
 		checkRange("MaxChunk", int64(r.MaxChunk), minChunk, maxChunk, "bytes"),
 		checkRange("MaxConnections", int64(r.MaxConnections), 1, 1<<20, "transfers"),
@@ -209,6 +213,22 @@ func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
 	h.divide(memory, int64(connections))
 	return h, nil
 }
+
+// checkDigests refuses digests that no transfer can have.
+func (r *Receiver) checkDigests() error {
+	switch err := r.Hashes.check(); {
+	case err != nil:
+		return err
+	case r.Digest != "" && !r.Hashes.has(r.Digest):
+		return r.Hashes.unknown(r.Digest, "receiver")
+	case r.Protocol == Basic && !r.takesUncompared():
+		return failf(CodeUnsupported, "Receiver.Digest is %s, and the basic protocol has no digest", r.Digest)
+	}
+	return nil
+}
+
+// takesUncompared reports whether the receiver takes files without a digest.
+func (r *Receiver) takesUncompared() bool { return r.Digest == "" || r.Digest == NoDigest }
 
 // The pause after a request that could not be taken, which keeps a lasting
 // failure (no file descriptors, say) from eating the processor.

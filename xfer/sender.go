@@ -1,8 +1,10 @@
 package xfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -16,7 +18,10 @@ type Sender struct {
 	Protocol Protocol // Auto: fast if the receiver has it
 	Window   int      // buffers to ask the receiver for, at most 1024; 0: 8. Basic has one; a file that fills fewer gets no more
 	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 512 KiB as a rule, 10 MiB for Basic
-	Digest   Digest   // of the fast protocol
+	// Digest is that of the fast protocol; "": SHA256. A transfer by the basic protocol has none. If Digest is one of Hashes,
+	// Send insists on it: it offers the fast protocol only, and fails with CodeUnsupported if the receiver does not have it.
+	Digest Digest
+	Hashes Hashes // digests besides SHA256
 	// Timeout bounds the time without progress, after which Send ends the transfer,
 	// and the time until the receiver accepts; 0: 30 s. A chunk should take less.
 	Timeout time.Duration
@@ -45,6 +50,7 @@ func (s *Sender) Send(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 		d.tracer = d.Trace()
 	}
 	d.result.Name, d.result.Peer = src.Name, addr
+	d.digest = cmp.Or(s.Digest, SHA256)
 	err := d.do(ctx)
 	d.result.Duration = time.Since(start)
 	if err != nil {
@@ -63,6 +69,7 @@ type delivery struct {
 	dev     *verbs.Device
 	addr    netip.AddrPort
 	src     Source
+	digest  Digest // of Sender, or its default
 	timeout time.Duration
 	log     *slog.Logger
 	attr    verbs.DeviceAttr
@@ -81,6 +88,9 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if limit := messageLimit(&d.attr); int64(d.Chunk) > limit {
 		return failf(CodeTooLarge, "chunks of %d bytes are over the limit of %d of a port of device %s (PortAttr.MaxMsgSize)", d.Chunk, limit, d.attr.Name)
 	}
+	if need := helloLen + len(d.digest); d.digest.named() && d.attr.MaxPrivateData < need {
+		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request with digest %s has %d", d.attr.Name, d.attr.MaxPrivateData, d.digest, need)
+	}
 	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false)
 	if err != nil {
 		return err
@@ -94,8 +104,17 @@ func (d *delivery) check() error {
 	if d.src.Size < 0 {
 		return failf(CodeSource, "the source's size is %d", d.src.Size)
 	}
-	if d.Protocol > Fast || d.Digest > NoDigest {
-		return failf(CodeUnsupported, "%v with digest %v does not exist", d.Protocol, d.Digest)
+	if d.Protocol > Fast {
+		return failf(CodeUnsupported, "%v does not exist", d.Protocol)
+	}
+	if err := d.Hashes.check(); err != nil {
+		return err
+	}
+	if !d.Hashes.has(d.digest) {
+		return d.Hashes.unknown(d.digest, "sender")
+	}
+	if d.Protocol == Basic && d.digest.named() {
+		return failf(CodeUnsupported, "digest %s is for the fast protocol; the basic protocol has no digest", d.digest)
 	}
 	if d.Timeout < 0 {
 		return failf(CodeOther, "the timeout is %v; it must be positive, or 0 for %v", d.Timeout, defaultTimeout)
@@ -126,7 +145,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	d.result.Digest = agreed.digest
 	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
 	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
-	s := newSession(l, d.machine(agreed), agreed, r.do)
+	s := newSession(l, d.machine(agreed), agreed, d.Hashes, r.do)
 	s.timeout, s.trace = d.timeout, d.tracer
 	if d.Progress != nil {
 		s.progress = d.Progress()
@@ -156,7 +175,7 @@ func (d *delivery) connect(ctx context.Context, l *resources) (err error) {
 	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello(), Timeout: d.timeout})
 	if rejected, ok := errors.AsType[*verbs.RejectedError](err); ok {
 		if v, ok := parseRefusal(rejected.PrivateData); ok {
-			return v.failure()
+			return d.refused(v)
 		}
 	}
 	switch {
@@ -173,13 +192,22 @@ func (d *delivery) connect(ctx context.Context, l *resources) (err error) {
 	return failf(CodeLost, "cannot connect to %v: %w", d.addr, err)
 }
 
+// refused returns the failure that the receiver has sent with its refusal.
+func (d *delivery) refused(v errorMessage) *failure {
+	f := v.failure()
+	if f.code == CodeUnsupported && d.digest.named() {
+		f.err = fmt.Errorf("%w; this sender insists on digest %s, which not all receivers have: use %s", cmp.Or[error](f.err, f.code), d.digest, SHA256)
+	}
+	return f
+}
+
 // hello is the private data of the request, nil if the device cannot carry it.
 func (d *delivery) hello() []byte {
 	if d.attr.MaxPrivateData < helloLen {
 		return nil
 	}
 	return appendHello(nil, hello{
-		basic: d.Protocol != Fast, fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.Digest,
+		basic: d.Protocol != Fast && !d.digest.named(), fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
 		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
 	})
 }
@@ -200,6 +228,8 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 		chunk: min(or(d.Chunk, basicChunk), basicChunk, int(messageLimit(&d.attr))), size: d.src.Size}
 	if !isOurs(private) {
 		switch {
+		case d.digest.named():
+			return a, failf(CodeUnsupported, "the receiver has the basic protocol only, which has no digest; this sender insists on digest %s", d.digest)
 		case d.Protocol == Fast:
 			return a, failf(CodeUnsupported, "the receiver has the basic protocol only")
 		case !imm:
@@ -226,8 +256,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		most = 1
 	}
 	switch {
-	case d.Protocol != Auto && a.protocol != d.Protocol, a.protocol == Basic && a.imm && !imm, a.protocol == Fast && a.digest != d.Digest:
-		return failf(CodeProtocol, "the receiver chose %v with digest %v, which was not offered", a.protocol, a.digest)
+	case d.Protocol != Auto && a.protocol != d.Protocol, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
+		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
 	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):

@@ -55,6 +55,9 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 		if h.Protocol == Fast {
 			return a, "", failf(CodeUnsupported, "this receiver has the fast protocol only")
 		}
+		if !h.takesUncompared() {
+			return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the paper's program has none", h.Digest)
+		}
 		a = agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: basicChunk, size: -1}
 		why, least = "the sender is a program of the paper", basicChunk
 	} else {
@@ -76,11 +79,15 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 // choose answers a hello.
 func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	a = agreement{negotiated: true, digest: hi.digest, size: int64(hi.size), meta: hi.meta, buffers: 1}
-	fast, basic := hi.fast && h.Protocol != Basic, hi.basic && h.Protocol != Fast
+	fast, basic := hi.fast && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
 	chunk := int64(hi.chunk)
 	switch {
-	case hi.digest > NoDigest:
-		return a, "", failf(CodeUnsupported, "%v is not known here", hi.digest)
+	case !h.Hashes.has(hi.digest):
+		return a, "", h.Hashes.unknown(hi.digest, "receiver")
+	case h.Digest != "" && hi.digest != h.Digest && fast:
+		return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the sender asks for %s", h.Digest, hi.digest)
+	case !fast && hi.basic && !h.takesUncompared():
+		return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the basic protocol, which the sender offers, has none", h.Digest)
 	case fast:
 		a.protocol, why = Fast, "both sides have it"
 		a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
@@ -138,7 +145,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			}
 			return h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) })
 		}}
-	s := newSession(l, h.machine(a, l, region), a, store.do)
+	s := newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
 	s.timeout, s.opening = h.timeout, openTimeout
 	if h.Trace != nil {
 		s.trace = h.Trace()

@@ -64,13 +64,13 @@ type session struct {
 // watchdogChecks is the number of times that the watchdog looks during one timeout.
 const watchdogChecks = 4
 
-// newSession prepares a session. disk does the work of the disk.
-func newSession(l *resources, m machine, a agreement, disk func(action) event) *session {
+// newSession prepares a session. disk does the work of the disk, and hashes have the digest of a.
+func newSession(l *resources, m machine, a agreement, hashes Hashes, disk func(action) event) *session {
 	depth := 2*a.buffers + 4
 	s := &session{res: l, machine: m, agreed: a, wake: make(chan struct{}, 1)}
 	s.disk = newWorker(depth, disk, s.step)
-	if a.protocol == Fast && a.digest == SHA256 {
-		s.digest = newWorker(depth, newHasher(l.data.Bytes(), a.chunk).do, s.step)
+	if a.protocol == Fast && a.digest != NoDigest {
+		s.digest = newWorker(depth, newHasher(hashes.find(a.digest)(), l.data.Bytes(), a.chunk).do, s.step)
 	}
 	return s
 }

@@ -232,7 +232,7 @@ func TestNoBufferWrittenWhileHeld(t *testing.T) {
 	const rounds = 60
 	for seed := range uint64(rounds) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		s := Sender{Chunk: minChunk, Window: 1 + rng.IntN(6), Protocol: Protocol(1 + rng.IntN(2)), Digest: Digest(rng.IntN(2))}
+		s := Sender{Chunk: minChunk, Window: 1 + rng.IntN(6), Protocol: Protocol(1 + rng.IntN(2)), Digest: []Digest{SHA256, NoDigest}[rng.IntN(2)]}
 		size := rng.IntN(20 * minChunk)
 		t.Run(fmt.Sprintf("%v window %d size %d", s.Protocol, s.Window, size), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -36,28 +36,6 @@ func (p Protocol) String() string {
 	return "protocol " + strconv.Itoa(int(p))
 }
 
-// Digest selects the comparison of whole files in the fast protocol. Each chunk has a CRC32C
-// in any case.
-type Digest uint8
-
-const (
-	// SHA256 compares the SHA-256 of both sides before the file gets its name.
-	SHA256 Digest = iota
-	// NoDigest compares only the checksums of the chunks.
-	NoDigest
-)
-
-// String returns the name that commands use.
-func (d Digest) String() string {
-	switch d {
-	case SHA256:
-		return "sha256"
-	case NoDigest:
-		return "none"
-	}
-	return "digest " + strconv.Itoa(int(d))
-}
-
 // Meta is the metadata of a file besides name and size. Zero values are not sent. Only
 // programs that use this package send and receive it.
 type Meta struct {
@@ -89,12 +67,12 @@ type Result struct {
 	Buffers   int // of the receiver
 	Chunk     int // size of each in bytes
 	Chunks    int64
-	Digest    Digest
-	// Sum is the SHA-256 of the file, on which both sides agree if the transfer has
-	// succeeded; zero unless Digest is SHA256 and the protocol Fast. A receiver that does
+	Digest    Digest // NoDigest with Basic; "" if nothing was agreed
+	// Sum is the digest of the file, on which both sides agree if the transfer has
+	// succeeded; zero if the protocol is Basic or Digest is NoDigest. A receiver that does
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
-	Sum      [32]byte
+	Sum      [SumLen]byte
 	Duration time.Duration // from the connection to the receiver's last message
 }
 
