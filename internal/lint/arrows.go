@@ -243,6 +243,7 @@ var layers = map[string]row{
 		test:    []string{".", "margo", "rmem"},
 		modules: []string{modCobra, modFlags},
 	},
+	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
 	"bench/rpc":                {},
 	"bench/internal/benchtest": {}, // for the tests of measuring programs
 	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
