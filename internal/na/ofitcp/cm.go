@@ -1,12 +1,13 @@
 package ofitcp
 
 import (
-	"cinnabar/internal/na/ofiaddr"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // Types of a connection message (enum in libfabric include/ofi_proto.h).

@@ -1,8 +1,9 @@
 package ofitcp
 
 import (
-	"cinnabar/internal/na/ofiaddr"
 	"net/netip"
+
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // linkState is the state between an endpoint and a peer when a connection request of that peer arrives.

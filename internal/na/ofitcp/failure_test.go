@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -360,4 +361,54 @@ func TestHalfOpen(t *testing.T) {
 	first.closed()
 	c, _ := r.dial(e, 1)
 	r.ping(c, 1)
+}
+
+// TestNothingBehindAnswer closes an endpoint between its answer to a connection request and the connection. It sends no refusal behind
+// the answer, because the peer has a connection by then and takes all bytes for messages.
+func TestNothingBehindAnswer(t *testing.T) {
+	e := openEcho(t, Config{})
+	r := newRaw(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock, err := e.prepare(s.(*net.TCPConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := r.request(7)
+	m.typ = cmRequest
+	account := e.cfg.Quota.Account(hostquota.HostOf(r.addr().Addr()))
+	setup := e.beginSetup(account)
+	seal := func(closing bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.sealed = closing
+	}
+	seal(true)
+	if e.assignPeer(&caller{addr: r.addr(), local: r.addr().Addr(), sock: sock, m: m, req: appendCM(nil, m), account: account, setup: setup}) {
+		t.Error("an endpoint that closes has accepted a connection")
+	}
+	setup.end()
+	seal(false)
+	if err := sock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != cmLen || got[offCMType] != cmResponse {
+		t.Errorf("the peer got %x, want a response of %d bytes and nothing behind it", got, cmLen)
+	}
 }

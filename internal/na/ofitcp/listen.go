@@ -249,10 +249,17 @@ type caller struct {
 	req     []byte // m as it came
 	account *hostquota.Account
 	setup   *setup // ended before assignPeer waits for another process
+
+	answered bool // bytes of a response were written
 }
 
-// refuse sends a refusal. The caller of refuse closes the socket.
-func (k *caller) refuse() { _, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) }
+// refuse sends a refusal, unless bytes of a response were written: the peer would take the refusal for a message of the connection.
+// The caller of refuse closes the socket.
+func (k *caller) refuse() {
+	if !k.answered {
+		_, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) // the peer sees it if it can
+	}
+}
 
 // assignPeer decides which peer the caller is, and makes its connection that peer's. It returns false if it refuses the
 // caller.
@@ -366,7 +373,9 @@ func (p *peer) requested(k *caller) (verdict, *conn) {
 	if !answer.id.isZero() {
 		answer.id = e.id.with(p.addr)
 	}
-	if n, err := k.sock.TryWritev([][]byte{appendCM(nil, answer)}); err != nil || n != cmLen || !p.accepted(try, v, k) {
+	n, err := k.sock.TryWritev([][]byte{appendCM(nil, answer)})
+	k.answered = n > 0
+	if err != nil || n != cmLen || !p.accepted(try, v, k) {
 		p.notAccepted(try)
 		return verdictNack, nil
 	}
