@@ -43,6 +43,12 @@ type Config struct {
 	// the age has doubled; 0: no warnings. The time of calls that the handler waits for counts.
 	HandlerWarning time.Duration
 
+	// Setup is a function that [Listen] and [Open] call with the new engine before it serves its first request; nil: none. It registers
+	// RPCs and providers. Requests that peers send earlier wait until Setup has returned, while those that come between Listen and a
+	// later Handle are answered codes.NoEntry. Setup must not wait for the network, because the engine may receive nothing meanwhile.
+	// After an error the engine is closed, and Listen or Open returns the error.
+	Setup func(*Engine) error `json:"-"`
+
 	Interceptors []Interceptor `json:"-"` // outermost first, around calls and around handlers
 	Monitor      stats.Monitor `json:"-"` // nil: none, which costs nothing
 	Progress     Progress

@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -162,6 +163,12 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	if ep.Listening() {
 		e.serveInternal()
 	}
+	if e.cfg.Setup != nil {
+		if err := e.cfg.Setup(e); err != nil {
+			return nil, errorFrom("set up engine", "", e.Addr(), errors.Join(err, e.Close()))
+		}
+	}
+	e.core.Serve()
 	return e, nil
 }
 

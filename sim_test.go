@@ -75,6 +75,39 @@ func handleNap(_ context.Context, ms int64) (int64, error) {
 	return ms, nil
 }
 
+// TestSetup has a peer call an engine whose Setup has not registered the RPC yet. The request waits for Setup, and reaches the handler.
+func TestSetup(t *testing.T) {
+	simulate(t, natest.Config{}, nil, func(t *testing.T, s *sim) {
+		var early *Pending[int64]
+		register := func(e *Engine) error {
+			early = nap.Start(t.Context(), reach(t, s.client, e), 1)
+			synctest.Wait()
+			if n := e.Stats().RequestsRecvd; n != 0 || len(e.Inventory().RPCs) == 0 {
+				t.Errorf("%d requests are received before Setup has returned, and the RPCs are %v", n, e.Inventory().RPCs)
+			}
+			return nap.Handle(e, handleNap)
+		}
+		e, _ := s.open(t, &Config{Setup: register}, true)
+		if got, err := early.Wait(); err != nil || got != 1 {
+			t.Errorf("the early call: %d, %v", got, err)
+		}
+		must(t, e.Close())
+
+		refuse := func(e *Engine) error {
+			early = nap.Start(t.Context(), reach(t, s.client, e), 1)
+			synctest.Wait()
+			return codes.NoEntry
+		}
+		e, err := newEngine(&Config{Setup: refuse}, func(_ *Config, h na.Handler) (na.Endpoint, error) { return s.net.Open(h), nil })
+		wantCode(t, err, codes.NoEntry, "set up engine at ")
+		if e != nil {
+			t.Error("an engine is returned with the error of Setup")
+		}
+		_, err = early.Wait()
+		wantCode(t, err, codes.HostUnreach, "nap")
+	})
+}
+
 // TestDeadlineExact checks when a call ends, to the nanosecond, and that the late answer is dropped.
 // parity: G31 D02
 func TestDeadlineExact(t *testing.T) {

@@ -55,6 +55,7 @@ func TestForgottenPeers(t *testing.T) {
 		c := New(Config{})
 		ep := n.Open(c)
 		c.Attach(ep)
+		c.Serve()
 		if _, err := call(t, client, client.at(t, ep), 1, nil); codeFrom(t, err) != codes.NoEntry {
 			t.Fatal(err)
 		}

@@ -77,9 +77,9 @@ type Class struct {
 	log  *slog.Logger
 	tags wire.Tags
 
-	attached chan struct{} // closed by Attach, or by Close without Attach
-	attach   sync.Once
-	// The following are set by Attach and constant afterwards.
+	serving chan struct{} // closed by Serve, or by Close without Serve
+	serve   sync.Once
+	// The following are set by Attach, and constant when serving is closed.
 	ep     na.Endpoint
 	self   na.Addr
 	limits na.Limits
@@ -102,7 +102,7 @@ type Class struct {
 
 // New returns a Class that is not attached to an endpoint yet: endpoints want their handler when they are made.
 func New(cfg Config) *Class {
-	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{}), flush: make(flushNotify, 1), hurried: make(chan struct{})}
+	c := &Class{cfg: cfg.withDefaults(), serving: make(chan struct{}), closing: make(chan struct{}), flush: make(flushNotify, 1), hurried: make(chan struct{})}
 	c.log = c.cfg.Logger
 	c.tags.Start(rand.Uint32())
 	c.peers.byAddr = map[string]*peer{}
@@ -116,25 +116,26 @@ func New(cfg Config) *Class {
 // an overflow fit.
 const MinMessage = 256
 
-// Attach gives the Class its endpoint, once; it must be the one that has the Class as handler. Other methods must not be
-// called before. Requests that come before wait for it. It panics if the endpoint's messages are shorter than MinMessage.
+// Attach gives the Class its endpoint, once; it must be the one that has the Class as handler. Other methods but Close must not be
+// called before, and Attach not after Close. It panics if the endpoint's messages are shorter than MinMessage.
 func (c *Class) Attach(ep na.Endpoint) {
 	limits := ep.Limits()
 	if limits.MaxRequest < MinMessage || limits.MaxResponse < MinMessage {
 		panic("hg: messages of the endpoint are too short")
 	}
-	c.attach.Do(func() {
-		c.ep, c.self, c.limits = ep, ep.Addr(), limits
-		close(c.attached)
-	})
+	c.ep, c.self, c.limits = ep, ep.Addr(), limits
 }
+
+// Serve lets the requests of peers in, after Attach. Requests that come before wait for it, so that the layer above can register what
+// it serves. The endpoint may receive no messages while a request waits.
+func (c *Class) Serve() { c.serve.Do(func() { close(c.serving) }) }
 
 // Endpoint returns the endpoint that was passed to Attach.
 func (c *Class) Endpoint() na.Endpoint { return c.ep }
 
 // Request takes a message from the network. It implements [na.Handler].
 func (c *Class) Request(m *na.Message) na.Task {
-	<-c.attached
+	<-c.serving
 	if c.ep == nil || c.closed.Load() {
 		return nil
 	}
@@ -272,7 +273,7 @@ func (c *Class) Close(ctx context.Context) error {
 		c.closed.Store(true)
 		close(c.closing)
 	})
-	c.attach.Do(func() { close(c.attached) }) // wakes goroutines that wait in Request
+	c.Serve() // wakes goroutines that wait in Request
 	c.selfCalls.cancelAll()
 	var err error
 	if c.ep != nil {

@@ -14,6 +14,7 @@
 //	c := hg.New(hg.Config{Dispatch: handlers})
 //	ep, err := ofitcp.Open(address, c, ...)
 //	c.Attach(ep)
+//	c.Serve()
 //
 //	k := c.NewCall()
 //	k.Start(peer, id, hg.CallOptions{}, append(k.Input(), argument...))

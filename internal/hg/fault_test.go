@@ -193,6 +193,7 @@ func TestReconnect(t *testing.T) {
 	c := New(Config{Dispatch: handler(echo)})
 	ep := n.Reopen(server.ep, c)
 	c.Attach(ep)
+	c.Serve()
 	if out, err := call(t, client, server.ep.Addr(), 1, []byte("again")); err != nil || string(out) != "again" {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -27,6 +27,7 @@ func open(t testing.TB, n *natest.Network, cfg Config) *node {
 	c := New(cfg)
 	ep := n.Open(c)
 	c.Attach(ep)
+	c.Serve()
 	t.Cleanup(func() { closeEmpty(t, c, ep) })
 	return &node{c, ep}
 }

@@ -374,6 +374,7 @@ func TestAbandonedCall(t *testing.T) {
 		ep := newScripted()
 		c := New(Config{})
 		c.Attach(ep)
+		c.Serve()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		k := c.NewCall()
@@ -394,7 +395,8 @@ func TestAbandonedCall(t *testing.T) {
 	})
 }
 
-func TestRequestsBeforeAttach(t *testing.T) {
+// TestRequestsBeforeServe sends a request before the server's Class is attached. The request waits for Serve.
+func TestRequestsBeforeServe(t *testing.T) {
 	n := natest.New(natest.Config{})
 	c := New(Config{})
 	ep := n.Open(c)
@@ -402,6 +404,7 @@ func TestRequestsBeforeAttach(t *testing.T) {
 	k := client.NewCall()
 	k.Start(ep.Addr(), 1, CallOptions{}, nil)
 	c.Attach(ep)
+	c.Serve()
 	if err := k.Wait(t.Context()); codeFrom(t, err) != codes.NoEntry {
 		t.Error(err)
 	}

@@ -229,6 +229,7 @@ func TestCallMachine(t *testing.T) {
 			ep := newScripted()
 			c := New(Config{})
 			c.Attach(ep)
+			c.Serve()
 			c.tags.Start(0)
 			s := &callScript{ep: ep, c: c}
 			datadriven.RunTest(t, path, s.run)
@@ -304,6 +305,7 @@ func TestRequestMachine(t *testing.T) {
 			s := &callScript{ep: ep, responded: make(chan error)}
 			s.c = New(Config{Dispatch: s, MaxOverflow: 250, OverflowBudget: 300})
 			s.c.Attach(ep)
+			s.c.Serve()
 			s.c.tags.Start(0)
 			datadriven.RunTest(t, path, s.runRequest)
 			s.end(t)
