@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -109,16 +108,20 @@ func Listen(ctx context.Context, addr string, c *Config) (*cinnabar.Engine, erro
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Listen(ctx, addr, &c.Config)
+	cfg := c.Config
+	if c.AllowQuery {
+		cfg.Setup = func(e *cinnabar.Engine) error {
+			if err := ServeQuery(e, c); err != nil || c.Setup == nil {
+				return err
+			}
+			return c.Setup(e)
+		}
+	}
+	e, err := cinnabar.Listen(ctx, addr, &cfg)
 	if err != nil {
 		return nil, err
 	}
 	c.logNotes(e)
-	if c.AllowQuery {
-		if err := ServeQuery(e, c); err != nil {
-			return nil, errors.Join(err, e.Close())
-		}
-	}
 	return e, nil
 }
 
@@ -196,7 +199,7 @@ func (cfg *Config) InForce(e *cinnabar.Engine) *Config {
 	f := &Config{Config: *e.Config()}
 	m := conf.Default()
 	if cfg != nil {
-		f.Log, f.AllowQuery = cfg.Log, cfg.AllowQuery
+		f.Log, f.AllowQuery, f.Setup = cfg.Log, cfg.AllowQuery, cfg.Setup // not that of Listen, which registers a second time
 		if cfg.document != nil {
 			m = cfg.document.Clone()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,30 @@ func TestQuery(t *testing.T) {
 	}
 	if c := parsed(t, string(d.Config)); len(c.Pools) != 1 || !c.AllowQuery {
 		t.Errorf("%s", d.Config)
+	}
+}
+
+// TestQueryBeforeListenReturns looks for the RPC of queries in Setup, which runs before the engine serves a request, and sends a query
+// from there. The configuration in force opens a second engine, because it has the program's Setup alone.
+func TestQueryBeforeListenReturns(t *testing.T) {
+	client := calling(t, nil)
+	var early []*cinnabar.Pending[queryOut]
+	cfg := &Config{AllowQuery: true, Config: own{Setup: func(e *cinnabar.Engine) error {
+		served := func(r stats.RPC) bool { return r.Name == queryRPC.Name() }
+		if !slices.ContainsFunc(e.Inventory().RPCs, served) {
+			t.Error("Setup runs before the RPC of queries is registered")
+		}
+		early = append(early, queryRPC.Start(t.Context(), reach(t, client, e), struct{}{}))
+		return nil
+	}}}
+	configured(t, cfg.InForce(configured(t, cfg)))
+	if len(early) != 2 {
+		t.Fatalf("Setup was called %d times, want once for each engine", len(early))
+	}
+	for _, p := range early {
+		if out, err := p.Wait(); err != nil || out.JSON == "" {
+			t.Errorf("%q, %v", out.JSON, err)
+		}
 	}
 }
 
