@@ -126,8 +126,8 @@ func (c *Class) Attach(ep na.Endpoint) {
 	c.ep, c.self, c.limits = ep, ep.Addr(), limits
 }
 
-// Serve lets the requests of peers in, after Attach. Requests that come before wait for it, so that the layer above can register what
-// it serves. The endpoint may receive no messages while a request waits.
+// Serve lets the requests of peers in, after Attach. Earlier requests wait for it, because the layer above registers its handlers
+// between Attach and Serve. The endpoint may receive no messages while a request waits.
 func (c *Class) Serve() { c.serve.Do(func() { close(c.serving) }) }
 
 // Endpoint returns the endpoint that was passed to Attach.
