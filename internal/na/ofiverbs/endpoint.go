@@ -1,0 +1,427 @@
+package ofiverbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
+	"cinnabar/verbs"
+)
+
+// Endpoint is a process's presence on the network: a listener of a device, and one connection per peer. It implements [na.Endpoint].
+type Endpoint struct {
+	cfg     Config // with defaults filled in
+	attr    verbs.DeviceAttr
+	shape   shape
+	pd      *verbs.PD
+	ln      *verbs.Listener
+	self    netip.AddrPort // the address for peers
+	anyAddr bool           // it listens on all addresses of the device
+	prefix  []byte         // self as it travels in requests
+	process uint32
+	own     *peer
+	maxSpin int32
+
+	spinning atomic.Int32 // goroutines that poll in the background without result
+	lastID   atomic.Uint32
+
+	ctx      context.Context // ends when Close begins; of the endpoint's goroutines only
+	stop     context.CancelFunc
+	shutdown sync.Once
+	refusing atomic.Bool // requests and connections
+	closed   atomic.Bool
+	closing  sync.Once
+	finished chan struct{} // closed when the endpoint's own goroutines have ended
+	closeErr error         // of the device's objects; written before finished is closed
+	wg       sync.WaitGroup
+	runners  na.TaskGroup // goroutines that run tasks and nothing else
+
+	mu invariants.Mutex // lock order: after those of peers and connections
+	// sealed says that no goroutine is started any more.
+	// +checklocks:mu
+	sealed bool
+	// peers finds the one peer of each address while a reference to it exists.
+	// +checklocks:mu
+	peers map[netip.AddrPort]weak.Pointer[peer]
+	// active are the peers with something under way.
+	// +checklocks:mu
+	active map[*peer]struct{}
+	// +checklocks:mu
+	conns map[*conn]struct{}
+	// +checklocks:mu
+	memory map[*memory]struct{}
+}
+
+var _ na.Endpoint = (*Endpoint)(nil)
+
+// Addr implements [na.Endpoint].
+func (e *Endpoint) Addr() na.Addr { return e.own }
+
+// Listening implements [na.Endpoint].
+func (e *Endpoint) Listening() bool { return e.cfg.Listen }
+
+// Lookup implements [na.Endpoint]. The host must be an address, because names are not resolved.
+func (e *Endpoint) Lookup(s string) (na.Addr, error) {
+	host, a, err := parseTarget(s, e.self.Addr())
+	if err == nil && host != "" {
+		return nil, &na.Error{Kind: na.Unsupported, Op: "lookup", Addr: s, Err: fmt.Errorf("%q is the name of a host; give its IP address, because this network resolves no names", host)}
+	}
+	if err != nil {
+		return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
+	}
+	return e.peer(a), nil
+}
+
+// AppendAddr implements [na.Endpoint]: the length in 8 bytes, then the address as it stands in requests.
+func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
+	if p, _ := e.resolve(a); p != nil {
+		return ofiaddr.AppendSerialized(b, p.addr)
+	}
+	return b
+}
+
+// ParseAddr implements [na.Endpoint].
+func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
+	a, err := ofiaddr.ParseSerialized(b)
+	if err == nil && a.Addr().Is4() != e.self.Addr().Is4() {
+		err = fmt.Errorf("%v is not of the family of this endpoint's address, %v", a, e.self)
+	}
+	if err != nil {
+		return nil, &na.Error{Kind: na.Protocol, Op: "read address", Err: err}
+	}
+	return e.peer(a), nil
+}
+
+// peer returns the one peer of an address. For each address that the endpoint listens on that is itself.
+func (e *Endpoint) peer(a netip.AddrPort) *peer {
+	if e.anyAddr && a.Port() == e.self.Port() && e.ownsAddr(a.Addr()) {
+		a = e.self
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[a].Value(); p != nil {
+		return p
+	}
+	host := hostquota.HostOf(a.Addr())
+	if a == e.self {
+		host = hostquota.Host{} // no remote host
+	}
+	p := &peer{ep: e, addr: a, str: formatAddr(a), account: e.cfg.Quota.Account(host)}
+	e.peers[a] = weak.Make(p)
+	if a != e.self { // which the endpoint itself holds
+		runtime.AddCleanup(p, e.forget, a)
+	}
+	return p
+}
+
+// ownsAddr reports whether the device has the address.
+func (e *Endpoint) ownsAddr(a netip.Addr) bool {
+	for i := range e.attr.Ports {
+		for _, own := range e.attr.Ports[i].Addrs {
+			if own.Unmap() == a {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget removes a peer without references, unless there is a new one of its address.
+func (e *Endpoint) forget(a netip.AddrPort) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w, ok := e.peers[a]; ok && w.Value() == nil {
+		delete(e.peers, a)
+	}
+}
+
+// Limits implements [na.Endpoint].
+func (e *Endpoint) Limits() na.Limits {
+	return na.Limits{MaxRequest: e.cfg.MaxRequest - len(e.prefix), RequestRoom: len(e.prefix), MaxResponse: e.cfg.MaxResponse}
+}
+
+// resolve returns the peer that an address stands for here, nil if it is none of this endpoint's; and the origin, if the
+// address is that of a request.
+func (e *Endpoint) resolve(a na.Addr) (*peer, *origin) {
+	var p *peer
+	var o *origin
+	switch a := a.(type) {
+	case *peer:
+		p = a
+	case *origin:
+		p, o = a.peer, a
+	}
+	if p == nil || p.ep != e {
+		return nil, nil
+	}
+	return p, o
+}
+
+// of starts op and returns the peer and the origin of an address, as resolve does.
+func (e *Endpoint) of(op *na.Op, what string, a na.Addr) (*peer, *origin) {
+	op.Begin()
+	p, o := e.resolve(a)
+	if p == nil {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+	}
+	return p, o
+}
+
+// checkSize completes op with an error if a message is too short to hold its room or too long.
+func checkSize(op *na.Op, p *peer, what string, n, room, limit int) bool {
+	if n < room {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("a message of %d bytes without the %d for the transport", n, room)})
+		return false
+	}
+	if n > limit {
+		op.Finish(0, &na.Error{Kind: na.Truncated, Op: what, Addr: p.str, Err: fmt.Errorf("%d bytes; the limit is %d", n-room, limit-room)})
+		return false
+	}
+	return true
+}
+
+// SendRequest implements [na.Endpoint].
+func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
+	const what = "send request"
+	p, _ := e.of(op, what, to)
+	if p == nil || !checkSize(op, p, what, len(msg), len(e.prefix), e.cfg.MaxRequest) {
+		return
+	}
+	copy(msg, e.prefix)
+	p.send(item{op: op, what: what, msg: msg, tag: tag, request: true})
+}
+
+// RecvExpected implements [na.Endpoint].
+func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte) {
+	const what = "receive"
+	p, _ := e.of(op, what, from)
+	if p == nil {
+		return
+	}
+	if !p.expect(op, tag, buf) {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
+		return
+	}
+	if e.closed.Load() && p.unexpect(op) { // else Close has found it
+		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
+	}
+}
+
+// SendExpected implements [na.Endpoint]. The message leaves over the connection that the request came over, or not at all, because the
+// caller waits for it on that connection. To an address that is not a request's it leaves as a request does.
+func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
+	const what = "send response"
+	p, o := e.of(op, what, to)
+	if p == nil || !checkSize(op, p, what, len(msg), 0, e.cfg.MaxResponse) {
+		return
+	}
+	it := item{op: op, what: what, msg: msg, tag: tag}
+	if o == nil {
+		p.send(it)
+		return
+	}
+	o.send(it)
+}
+
+// Get implements [na.Endpoint].
+func (e *Endpoint) Get(op *na.Op, from na.Addr, frags []na.Fragment) {
+	e.transfer(op, from, frags, false)
+}
+
+// Put implements [na.Endpoint]. On iWARP the writes are complete when TCP has taken them; see the package documentation.
+func (e *Endpoint) Put(op *na.Op, to na.Addr, frags []na.Fragment) { e.transfer(op, to, frags, true) }
+
+func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool) {
+	what := "get"
+	if put {
+		what = "put"
+	}
+	p, o := e.of(op, what, a)
+	if p == nil {
+		return
+	}
+	total, err := checkFragments(frags, put)
+	if err != nil {
+		op.Finish(0, &na.Error{Kind: na.KindOf(err), Op: what, Addr: p.str, Err: err})
+		return
+	}
+	if total == 0 {
+		op.Finish(0, nil)
+		return
+	}
+	it := item{op: op, what: what, t: &transfer{op: op, put: put, frags: frags, what: what}}
+	if o == nil {
+		p.send(it)
+		return
+	}
+	o.send(it)
+}
+
+// Cancel implements [na.Endpoint]. It looks for op in every peer and connection: operations are found by where they wait, which costs
+// those that are never cancelled nothing.
+func (e *Endpoint) Cancel(op *na.Op) {
+	for range 2 { // again, because a connection that ends may return unsent requests to its peer
+		for _, p := range e.activePeers() {
+			if p.cancel(op) {
+				return
+			}
+		}
+		for _, c := range e.connections() {
+			if c.cancel(op) {
+				return
+			}
+		}
+	}
+}
+
+// Drive implements [na.Endpoint].
+func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
+	p, o := e.resolve(a)
+	if p == nil {
+		return
+	}
+	c := p.conn.Load()
+	if o != nil && p.awaits.Load() == 0 { // otherwise a response to an own request comes over the peer's connection
+		c = o.conn.Load()
+	}
+	if c != nil {
+		c.drive(ev)
+	}
+}
+
+// Report implements [na.Reporter].
+func (e *Endpoint) Report(a na.Addr) string {
+	p, _ := e.resolve(a)
+	if p == nil {
+		return ""
+	}
+	return p.report()
+}
+
+func (e *Endpoint) activePeers() []*peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*peer, 0, len(e.active))
+	for p := range e.active {
+		list = append(list, p)
+	}
+	return list
+}
+
+func (e *Endpoint) connections() []*conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*conn, 0, len(e.conns))
+	for c := range e.conns {
+		list = append(list, c)
+	}
+	return list
+}
+
+// spawn runs f on a goroutine that Close waits for. False: the endpoint is closed.
+func (e *Endpoint) spawn(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
+	e.wg.Go(f)
+	return true
+}
+
+// adopt enters a connection into the set of those that Close ends and starts its goroutine. False: the endpoint is closed.
+func (e *Endpoint) adopt(c *conn) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
+	e.conns[c] = struct{}{}
+	e.wg.Go(c.run)
+	return true
+}
+
+// drop removes a connection that has ended.
+func (e *Endpoint) drop(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.conns, c)
+}
+
+// Shutdown implements [na.Endpoint].
+func (e *Endpoint) Shutdown() {
+	e.shutdown.Do(func() {
+		e.refusing.Store(true)
+		_ = e.ln.Close() // an error would lose no data
+	})
+}
+
+// Close implements [na.Endpoint].
+func (e *Endpoint) Close(ctx context.Context) error {
+	e.Shutdown()
+	e.closing.Do(e.end)
+	<-e.finished
+	if err := e.runners.Wait(ctx); err != nil {
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.str, Err: fmt.Errorf("tasks are still running: %w", err)}
+	}
+	if e.closeErr != nil {
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.str, Err: e.closeErr}
+	}
+	return nil
+}
+
+// end ends everything and waits for the endpoint's own goroutines, which takes moments: the end of a connection has a time limit.
+func (e *Endpoint) end() {
+	e.mu.Lock()
+	e.closed.Store(true)
+	e.sealed = true
+	e.mu.Unlock()
+	e.stop()
+	// All attempts that have a goroutine by now are found here: peers are active before they dial.
+	for _, p := range e.activePeers() {
+		p.close()
+	}
+	for _, c := range e.connections() {
+		c.fail(na.Closed, nil)
+	}
+	e.wg.Wait()
+	e.closeErr = errors.Join(e.closeMemory(), e.pd.Close())
+	close(e.finished)
+}
+
+// Keys of log lines.
+const (
+	keyPeer  = "peer"
+	keyError = "error"
+)
+
+// broken counts and logs that a peer breaks the protocol.
+func (e *Endpoint) broken(p *peer, cause string, err error) {
+	e.cfg.Audit.Record(audit.Broken, cause, p.account.Host(), slog.String(keyPeer, p.str), errorAttr(err))
+}
+
+// errorAttr is the attribute of a log line that carries an error.
+func errorAttr(err error) slog.Attr {
+	if err == nil {
+		return slog.Attr{}
+	}
+	return slog.String(keyError, err.Error())
+}
+
+// trace logs an event of a connection at Debug.
+func (e *Endpoint) trace(msg string, p *peer, err error) {
+	if e.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		e.cfg.Logger.Debug(msg, keyPeer, p.str, keyError, err)
+	}
+}

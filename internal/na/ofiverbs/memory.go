@@ -1,0 +1,109 @@
+package ofiverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"cinnabar/internal/na"
+	"cinnabar/verbs"
+)
+
+// memory is memory that peers may access, as a region of the device.
+type memory struct {
+	ep     *Endpoint
+	mr     *verbs.MR
+	access na.Access
+
+	revoke sync.Once
+	err    error // of the region's Close; written in revoke
+}
+
+// regionAccess returns the rights of a region that peers use with access.
+func regionAccess(access na.Access) verbs.Access {
+	return [...]verbs.Access{
+		na.ReadOnly: verbs.RemoteRead, na.WriteOnly: verbs.LocalWrite | verbs.RemoteWrite,
+		na.ReadWrite: verbs.RemoteRead | verbs.LocalWrite | verbs.RemoteWrite,
+	}[access]
+}
+
+// Register implements [na.Endpoint]. The device enforces the rights.
+func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
+	const op = "register memory"
+	if len(mem) == 0 {
+		return nil, &na.Error{Kind: na.Invalid, Op: op, Err: errors.New("0 bytes; there must be 1 at least")}
+	}
+	if access < na.ReadOnly || access > na.ReadWrite {
+		return nil, &na.Error{Kind: na.Invalid, Op: op, Err: fmt.Errorf("access %d; it is read, write or both", access)}
+	}
+	mr, err := e.pd.RegMR(mem, regionAccess(access))
+	if err != nil {
+		kind := na.NotAvailable
+		if errors.Is(err, verbs.ErrClosed) {
+			kind = na.Closed
+		}
+		return nil, &na.Error{Kind: kind, Op: op, Err: err}
+	}
+	m := &memory{ep: e, mr: mr, access: access}
+	if !e.enter(m) {
+		return nil, &na.Error{Kind: na.Closed, Op: op, Err: mr.Close()}
+	}
+	return m, nil
+}
+
+// enter adds m to the memory that Close releases. False: the endpoint is closed.
+func (e *Endpoint) enter(m *memory) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
+	e.memory[m] = struct{}{}
+	return true
+}
+
+// closeMemory releases all memory. Nothing is added to it any more.
+func (e *Endpoint) closeMemory() error {
+	e.mu.Lock()
+	list := make([]*memory, 0, len(e.memory))
+	for m := range e.memory {
+		list = append(list, m)
+	}
+	e.mu.Unlock()
+	var errs []error
+	for _, m := range list {
+		m.Close()
+		errs = append(errs, m.err)
+	}
+	return errors.Join(errs...)
+}
+
+// AppendHandle implements [na.Memory].
+func (m *memory) AppendHandle(b []byte) []byte {
+	return appendHandle(b, remote{at: m.mr.Remote(), size: uint64(m.mr.Len()), access: m.access})
+}
+
+// Revoke implements [na.Memory]. The device takes the key back, and waits for no more than the copying of bytes that have come.
+func (m *memory) Revoke() {
+	m.revoke.Do(func() {
+		m.err = m.mr.Close()
+		if m.err != nil {
+			m.ep.cfg.Logger.Warn("memory is not deregistered", keyError, m.err)
+		}
+		m.ep.mu.Lock()
+		defer m.ep.mu.Unlock()
+		delete(m.ep.memory, m)
+	})
+}
+
+// Close implements [na.Memory].
+func (m *memory) Close() { m.Revoke() }
+
+// ParseHandle implements [na.Endpoint].
+func (e *Endpoint) ParseHandle(b []byte) (na.RemoteMemory, error) {
+	r, err := parseHandle(b)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Protocol, Op: "read memory handle", Err: err}
+	}
+	return &r, nil
+}

@@ -1,0 +1,417 @@
+package ofiverbs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
+	"cinnabar/internal/na"
+)
+
+// peer is the address of an endpoint, with the connection to it and the operations that concern it. It implements [na.Addr]. Each
+// address has one peer while a reference to that exists.
+type peer struct {
+	ep   *Endpoint
+	addr netip.AddrPort
+	str  string
+
+	account    *hostquota.Account // of the host of addr
+	annotation atomic.Value       // see Annotation
+
+	conn   atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
+	last   atomic.Pointer[origin] // of the latest connection, perhaps lost
+	active atomic.Bool            // in the endpoint's set of peers with something under way
+	awaits atomic.Int32           // how many operations are in tags
+
+	mu invariants.Mutex
+	// +checklocks:mu
+	link linkState
+	// try is the own attempt under way, or the answering of the peer's.
+	// +checklocks:mu
+	try *attempt
+	// process is the number of the peer's process, if link is linkAccepting or linkUp.
+	// +checklocks:mu
+	process uint32
+	// waiting are messages and transfers until there is a connection.
+	// +checklocks:mu
+	waiting []item
+
+	tagMu invariants.Mutex
+	// tags are the expected messages that are waited for.
+	// +checklocks:tagMu
+	tags map[uint32]waiter
+}
+
+// linkState is the state between an endpoint and a peer:
+//
+//	            own attempt                       established
+//	idle -------------------------> dialing --------------------------> up
+//	  ^ |                            |  ^ |                              |
+//	  | | request of the peer        |  | | request of a higher peer     | the connection ends
+//	  | v        refused because of  v  | v                              v
+//	  | accepting  another one   refused  accepting ---> up             idle
+//	  | |
+//	  +-+ the answering fails
+//
+// A request of the peer is accepted in refused, too.
+type linkState uint8
+
+const (
+	linkIdle      linkState = iota // nothing, or a lost connection
+	linkDialing                    // an own attempt that is not decided
+	linkRefused                    // an own attempt was refused and will be repeated
+	linkAccepting                  // a request of the peer is being answered
+	linkUp                         // a connection
+)
+
+// waiter is an operation that waits for an expected message.
+type waiter struct {
+	op  *na.Op
+	buf []byte
+}
+
+// attempt is the making of a connection, in either direction. It counts for as long as peer.try points to it.
+type attempt struct{ cancel context.CancelFunc }
+
+// item is a message or a transfer until it is sent.
+type item struct {
+	op      *na.Op
+	what    string // name of the operation in errors
+	msg     []byte
+	tag     uint32
+	request bool
+	t       *transfer // nil for a message
+}
+
+// String implements [na.Addr].
+func (p *peer) String() string { return p.str }
+
+// Equal implements [na.Addr].
+func (p *peer) Equal(other na.Addr) bool {
+	var o *peer
+	switch a := other.(type) {
+	case *peer:
+		o = a
+	case *origin:
+		o = a.peer
+	}
+	return o != nil && p.addr == o.addr
+}
+
+// Done implements [na.Addr].
+func (p *peer) Done() <-chan struct{} {
+	if o := p.last.Load(); o != nil {
+		return o.done
+	}
+	return nil
+}
+
+// Annotation implements [na.Annotated].
+func (p *peer) Annotation() *atomic.Value { return &p.annotation }
+
+// Account implements [na.Addr].
+func (p *peer) Account() *hostquota.Account { return p.account }
+
+// origin is the [na.Addr] of the requests that have come over one connection. Responses, and transfers of the handlers, go over that
+// connection, because the caller waits for them there. Requests to it go to the peer.
+type origin struct {
+	peer *peer
+	done chan struct{}
+	conn atomic.Pointer[conn] // nil once it is dead, so that an address that is kept keeps nothing else
+}
+
+// errOrigin is the cause in lostOrigin.
+var errOrigin = errors.New("the connection that the request came over is lost")
+
+// String implements [na.Addr].
+func (o *origin) String() string { return o.peer.str }
+
+// Equal implements [na.Addr].
+func (o *origin) Equal(other na.Addr) bool { return o.peer.Equal(other) }
+
+// Done implements [na.Addr].
+func (o *origin) Done() <-chan struct{} { return o.done }
+
+// Account implements [na.Addr].
+func (o *origin) Account() *hostquota.Account { return o.peer.account }
+
+// send queues it for the origin's connection, or completes it with an error if that is lost.
+func (o *origin) send(it item) {
+	if c := o.conn.Load(); c == nil || !c.push(it) {
+		it.op.Finish(0, o.peer.lostOrigin(it.what))
+	}
+}
+
+// lostOrigin is the error of a response or a transfer after the connection of its request is lost.
+func (p *peer) lostOrigin(what string) error {
+	if p.ep.closed.Load() {
+		return &na.Error{Kind: na.Closed, Op: what, Addr: p.str}
+	}
+	return &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: errOrigin}
+}
+
+// send sends it over the connection, or as soon as there is one.
+func (p *peer) send(it item) {
+	if c := p.conn.Load(); c != nil && c.push(it) {
+		return
+	}
+	p.mu.Lock()
+	c := p.conn.Load()
+	var err error
+	if c == nil || !c.enqueue(it) {
+		c, err = nil, p.awaitLocked(it)
+	}
+	p.mu.Unlock()
+	if c != nil {
+		c.flush()
+	} else if err != nil {
+		it.op.Finish(0, err)
+	}
+}
+
+// awaitLocked queues it until there is a connection, and starts an attempt to connect if none is under way.
+//
+// +checklocks:p.mu
+func (p *peer) awaitLocked(it item) error {
+	if p.ep.closed.Load() {
+		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+	}
+	p.activate() // first, so that Close finds the attempt
+	if p.link == linkIdle && !p.dialLocked() {
+		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+	}
+	p.waiting = append(p.waiting, it) // if link is linkUp, the connection is dead, and lost starts an attempt
+	return nil
+}
+
+// expect makes op wait for an expected message.
+func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	if _, taken := p.tags[tag]; taken {
+		return false
+	}
+	if p.tags == nil {
+		p.tags = make(map[uint32]waiter)
+	}
+	p.tags[tag] = waiter{op, buf}
+	p.awaits.Add(1)
+	p.activate()
+	return true
+}
+
+// takeWaiter returns the waiter for the expected message with that tag.
+func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	w, ok := p.tags[tag]
+	if ok {
+		delete(p.tags, tag)
+		p.awaits.Add(-1)
+	}
+	return w, ok
+}
+
+// takeWaitersLocked removes and returns the waiters for expected messages, except those of the requests in waiting.
+//
+// +checklocks:p.mu
+func (p *peer) takeWaitersLocked() []waiter {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	unsent := make(map[uint32]bool, len(p.waiting))
+	for i := range p.waiting {
+		if p.waiting[i].request {
+			unsent[p.waiting[i].tag] = true
+		}
+	}
+	list := make([]waiter, 0, len(p.tags))
+	for tag, w := range p.tags {
+		if !unsent[tag] {
+			list = append(list, w)
+			delete(p.tags, tag)
+		}
+	}
+	p.awaits.Store(int32(len(p.tags)))
+	return list
+}
+
+// upLocked makes c the connection, and queues the items that wait for one. The caller calls c.flush when it has released the lock.
+//
+// +checklocks:p.mu
+func (p *peer) upLocked(c *conn, process uint32) {
+	p.link, p.try, p.process = linkUp, nil, process
+	for _, it := range p.waiting {
+		c.enqueue(it) // c is new, so it is not dead
+	}
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
+	p.last.Store(c.origin)
+	p.conn.Store(c)
+}
+
+// lost records that c is dead. unsent are the requests that c has not sent: they wait for another connection, unless err says that the
+// endpoint is closed. It completes the operations that wait for messages over c.
+func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
+	p.mu.Lock()
+	if p.conn.Load() != c { // a reflected connection of the endpoint with itself, or one that was replaced
+		p.mu.Unlock()
+		failItems(p, unsent, kind, err)
+		return
+	}
+	p.conn.Store(nil)
+	if p.link == linkUp { // otherwise a request of another process is being answered
+		p.link = linkIdle
+	}
+	if kind != na.Closed {
+		p.waiting = append(unsent, p.waiting...)
+		unsent = nil
+	}
+	waiters := p.takeWaitersLocked()
+	if p.link == linkIdle && len(p.waiting) > 0 && !p.dialLocked() {
+		unsent, p.waiting = p.waiting, nil
+		kind = na.Closed
+	}
+	p.mu.Unlock()
+	failItems(p, unsent, kind, err)
+	p.failWaiters(waiters, kind, err)
+	p.settle()
+}
+
+// failItems completes the operations of items that are not sent.
+func failItems(p *peer, items []item, kind na.Kind, err error) {
+	for _, it := range items {
+		it.op.Finish(0, &na.Error{Kind: kind, Op: it.what, Addr: p.str, Err: err})
+	}
+}
+
+func (p *peer) failWaiters(list []waiter, kind na.Kind, err error) {
+	for _, w := range list {
+		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
+	}
+}
+
+// giveUp ends the attempt try, if it counts still, and fails the operations that waited for it.
+func (p *peer) giveUp(try *attempt, kind na.Kind, err error) {
+	p.mu.Lock()
+	if p.try != try {
+		p.mu.Unlock()
+		return
+	}
+	items := p.waiting
+	p.link, p.try, p.waiting = linkIdle, nil, nil
+	waiters := p.takeWaitersLocked()
+	p.mu.Unlock()
+	failItems(p, items, kind, err)
+	p.failWaiters(waiters, kind, err)
+	p.settle()
+}
+
+// close ends the attempt and the operations that wait for it, because the endpoint is closed.
+func (p *peer) close() {
+	p.mu.Lock()
+	if p.try != nil {
+		p.try.cancel()
+	}
+	items := p.waiting
+	p.waiting, p.try = nil, nil
+	if p.link != linkUp {
+		p.link = linkIdle
+	}
+	waiters := p.takeWaitersLocked()
+	p.mu.Unlock()
+	failItems(p, items, na.Closed, nil)
+	p.failWaiters(waiters, na.Closed, nil)
+}
+
+// cancel gives op up if it waits for a connection or a message.
+func (p *peer) cancel(op *na.Op) bool {
+	if it, ok := p.unqueue(op); ok {
+		it.op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
+		return true
+	}
+	if p.unexpect(op) {
+		op.Finish(0, &na.Error{Kind: na.Canceled, Op: "receive", Addr: p.str})
+		p.settle()
+		return true
+	}
+	return false
+}
+
+// unqueue removes op from the items that wait for a connection.
+func (p *peer) unqueue(op *na.Op) (item, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, it := range p.waiting {
+		if it.op == op {
+			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			return it, true
+		}
+	}
+	return item{}, false
+}
+
+// unexpect removes op from the waiters for expected messages.
+func (p *peer) unexpect(op *na.Op) bool {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	for tag, w := range p.tags {
+		if w.op == op {
+			delete(p.tags, tag)
+			p.awaits.Add(-1)
+			return true
+		}
+	}
+	return false
+}
+
+// activate enters p into the set of peers with something under way. The caller holds the lock of the operation that it has begun, mu or
+// tagMu, so that settle does not undo it.
+func (p *peer) activate() {
+	if p.active.Load() {
+		return
+	}
+	p.ep.mu.Lock()
+	defer p.ep.mu.Unlock()
+	p.active.Store(true)
+	p.ep.active[p] = struct{}{}
+}
+
+// settle takes p out of that set if there is nothing.
+func (p *peer) settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link != linkIdle || len(p.waiting) > 0 {
+		return
+	}
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	p.ep.mu.Lock()
+	defer p.ep.mu.Unlock()
+	if len(p.tags) == 0 {
+		delete(p.ep.active, p)
+		p.active.Store(false)
+	}
+}
+
+// report returns the present step of connecting, or the reason why the connection sends nothing, or "".
+func (p *peer) report() string {
+	p.mu.Lock()
+	link := p.link
+	p.mu.Unlock()
+	switch link {
+	case linkDialing:
+		return "waiting for the answer to the connection request"
+	case linkRefused:
+		return "the peer has refused the connection because it is connecting itself, and its request has not come"
+	case linkAccepting:
+		return "answering the peer's connection request"
+	case linkIdle, linkUp:
+	}
+	if c := p.conn.Load(); c != nil {
+		return c.report()
+	}
+	return ""
+}

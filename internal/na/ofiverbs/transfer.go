@@ -1,0 +1,302 @@
+package ofiverbs
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/verbs"
+)
+
+// transfer is a Get or a Put, cut into reads or writes of one piece of local memory each. Its fields are guarded by the mutex of its
+// connection from push on.
+type transfer struct {
+	op    *na.Op
+	c     *conn
+	put   bool
+	frags []na.Fragment
+	what  string
+
+	frag  int    // the next piece to post is in this fragment,
+	off   uint64 // from here on
+	local *local // registration of the rest of that fragment; nil: it has not begun
+	under int    // pieces that the device is working on
+	moved int64
+	err   error // why the transfer ends early; it is over when under is 0
+}
+
+// local is the registration of a fragment's memory for one transfer.
+type local struct {
+	mr     *verbs.MR
+	pieces int  // that the device is working on
+	posted bool // all of the fragment is posted
+}
+
+// move is a read or write that the device is working on.
+type move struct {
+	t     *transfer // nil: the entry is free
+	local *local
+	n     int64
+}
+
+// oneSided is the state of a connection's reads and writes.
+type oneSided struct {
+	queue []*transfer // with pieces to post
+	slots []move
+	free  []int
+}
+
+// cancelTime is for how long the device may work on the memory of a given-up transfer before the connection ends.
+const cancelTime = time.Second
+
+// errHeld is the cause of the end of a connection because of a given-up transfer.
+var errHeld = fmt.Errorf("the device did not end the reads or writes of a canceled transfer within %v", cancelTime)
+
+func (m *oneSided) init(n int) {
+	m.slots = make([]move, n)
+	for i := range n {
+		m.free = append(m.free, i)
+	}
+}
+
+// checkFragments checks the pieces of a transfer and adds up their lengths.
+func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
+	need := na.ReadOnly
+	if put {
+		need = na.WriteOnly
+	}
+	for i := range frags {
+		f := &frags[i]
+		r, ok := f.Remote.(*remote)
+		n := uint64(len(f.Local))
+		op := fmt.Sprintf("fragment %d", i)
+		switch {
+		case !ok:
+			return 0, &na.Error{Kind: na.Invalid, Op: op, Err: errors.New("its memory is not of this network")}
+		case f.Offset > r.size || n > r.size-f.Offset:
+			return 0, &na.Error{Kind: na.Denied, Op: op, Err: fmt.Errorf("%d bytes at offset %d of memory of %d bytes", n, f.Offset, r.size)}
+		case r.access&need == 0:
+			return 0, &na.Error{Kind: na.Denied, Op: op, Err: fmt.Errorf("its memory is registered with access %d, which does not allow it", r.access)}
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// moveLocked posts pieces of transfers while there is room, and returns the operations that are over because their memory cannot be
+// registered.
+//
+// +checklocks:c.mu
+func (c *conn) moveLocked() (list endings) {
+	m := &c.moves
+	for len(m.queue) > 0 && len(m.free) > 0 && c.end == nil {
+		t := m.queue[0]
+		if t.frag == len(t.frags) || t.err != nil {
+			m.queue[0] = nil
+			m.queue = m.queue[1:]
+			if t.under == 0 {
+				list = append(list, t.over())
+			}
+			continue
+		}
+		f := &t.frags[t.frag]
+		if len(f.Local) == 0 {
+			t.frag++
+			continue
+		}
+		if t.local == nil {
+			mr, err := c.ep.pd.RegMR(f.Local, c.ep.sinkAccess(t.put))
+			if err != nil {
+				t.err = &na.Error{Kind: na.NotAvailable, Op: t.what, Addr: c.peer.str, Err: err}
+				continue
+			}
+			t.local = &local{mr: mr}
+		}
+		c.postMoveLocked(t, f)
+	}
+	return list
+}
+
+// sinkAccess returns the rights of local memory in a transfer. On iWARP the device of the peer answers a read by a write, so the sink of a
+// read needs the right of remote writing for as long as the transfer lasts.
+func (e *Endpoint) sinkAccess(put bool) verbs.Access {
+	switch {
+	case put:
+		return 0
+	case e.attr.Transport == verbs.TransportIWARP:
+		return verbs.LocalWrite | verbs.RemoteWrite
+	}
+	return verbs.LocalWrite
+}
+
+// postMoveLocked posts the next piece of t, which is in fragment f.
+//
+// +checklocks:c.mu
+func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
+	m := &c.moves
+	r, _ := f.Remote.(*remote) // checkFragments has checked it
+	n := min(uint64(len(f.Local))-t.off, c.ep.shape.chunk)
+	last := len(m.free) - 1
+	slot := m.free[last]
+	m.free = m.free[:last]
+	m.slots[slot] = move{t: t, local: t.local, n: int64(n)}
+	c.sge[0] = t.local.mr.SGE(int(t.off), int(n))
+	c.wr[0] = verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, SGL: c.sge[:], Remote: r.at.Add(f.Offset + t.off)}
+	if t.put {
+		c.wr[0].Op = verbs.OpWrite
+	}
+	t.under++
+	t.local.pieces++
+	if t.off += n; t.off == uint64(len(f.Local)) {
+		t.local.posted = true
+		t.local, t.off = nil, 0
+		t.frag++
+	}
+	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
+		c.failSoonLocked(fmt.Errorf("post a %s: %w", t.what, err)) // and the piece ends with the connection
+	}
+}
+
+// moved processes the completion of the piece in a slot.
+func (c *conn) moved(slot int, err error) {
+	c.mu.Lock()
+	m := &c.moves
+	mv := m.slots[slot]
+	m.slots[slot] = move{}
+	m.free = append(m.free, slot)
+	t := mv.t
+	if t == nil {
+		c.mu.Unlock()
+		return
+	}
+	t.under--
+	mv.local.pieces--
+	if err == nil {
+		t.moved += mv.n
+		t.op.Progress.Add(mv.n)
+	} else if t.err == nil {
+		t.err = c.moveError(t, err)
+	}
+	var done *local
+	if mv.local.pieces == 0 && mv.local.posted {
+		done = mv.local
+	}
+	var list endings
+	if t.under == 0 && (t.err != nil || t.frag == len(t.frags)) {
+		list = append(list, t.over())
+		m.remove(t)
+	}
+	c.mu.Unlock()
+	done.release()
+	list.finish()
+}
+
+// moveError returns the error of a transfer of which a piece has failed.
+func (c *conn) moveError(t *transfer, err error) error {
+	kind := na.Unreachable
+	if errors.Is(err, verbs.StatusRemAccessErr) {
+		kind = na.Denied
+	}
+	return &na.Error{Kind: kind, Op: t.what, Addr: c.peer.str, Err: err}
+}
+
+// over returns the end of a transfer on which the device does not work.
+func (t *transfer) over() ended {
+	l := t.local // the rest of a fragment that is not posted
+	t.local = nil
+	return ended{op: t.op, n: t.moved, err: t.err, local: l}
+}
+
+// release ends the registration. The device does not use it any more. The caller holds no lock.
+func (l *local) release() {
+	if l != nil {
+		_ = l.mr.Close() // fails only if the device is gone
+	}
+}
+
+func (m *oneSided) remove(t *transfer) {
+	for i, q := range m.queue {
+		if q == t {
+			m.queue = append(m.queue[:i], m.queue[i+1:]...)
+			return
+		}
+	}
+}
+
+// failQueued ends the transfers of which nothing is under way, because the connection ends.
+func (m *oneSided) failQueued(kind na.Kind, err error) (list endings) {
+	for _, t := range m.queue {
+		if t.err == nil {
+			t.err = &na.Error{Kind: kind, Op: t.what, Addr: t.c.peer.str, Err: err}
+		}
+		if t.under == 0 {
+			list = append(list, t.over())
+		}
+	}
+	m.queue = nil
+	return list
+}
+
+// abandon ends the transfers that were under way when the queue pair was closed.
+func (m *oneSided) abandon(end *na.Error) (list endings) {
+	for i := range m.slots {
+		mv := m.slots[i]
+		m.slots[i] = move{}
+		if mv.t == nil {
+			continue
+		}
+		t := mv.t
+		t.under--
+		if mv.local.pieces--; mv.local.pieces == 0 && mv.local.posted {
+			list = append(list, ended{local: mv.local})
+		}
+		if t.err == nil {
+			t.err = &na.Error{Kind: end.Kind, Op: t.what, Addr: t.c.peer.str, Err: end.Err}
+		}
+		if t.under == 0 {
+			list = append(list, t.over())
+		}
+	}
+	return list
+}
+
+// cancelMoveLocked gives up the transfer of op. It completes when the device is done with its memory, or after the end of the connection
+// if that takes longer than cancelTime.
+//
+// +checklocks:c.mu
+func (c *conn) cancelMoveLocked(op *na.Op) (list endings, found bool) {
+	t := c.moves.find(op)
+	if t == nil || t.err != nil {
+		return nil, t != nil
+	}
+	t.err = &na.Error{Kind: na.Canceled, Op: t.what, Addr: c.peer.str}
+	c.moves.remove(t)
+	if t.under == 0 {
+		return endings{t.over()}, true
+	}
+	time.AfterFunc(cancelTime, func() {
+		c.mu.Lock()
+		held := t.under > 0
+		c.mu.Unlock()
+		if held {
+			c.fail(na.Unreachable, errHeld)
+		}
+	})
+	return nil, true
+}
+
+// find returns the transfer of op, nil if there is none.
+func (m *oneSided) find(op *na.Op) *transfer {
+	for _, t := range m.queue {
+		if t.op == op {
+			return t
+		}
+	}
+	for i := range m.slots {
+		if t := m.slots[i].t; t != nil && t.op == op {
+			return t
+		}
+	}
+	return nil
+}
