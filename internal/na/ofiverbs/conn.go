@@ -434,16 +434,16 @@ func (c *conn) request(tag uint32, b []byte) {
 
 // expected hands an expected message to its waiter. One without a waiter is dropped: it is late.
 func (c *conn) expected(tag uint32, b []byte) {
-	w, ok := c.peer.takeWaiter(tag)
+	w, ok := c.peer.expected.Take(tag)
 	if !ok {
 		return
 	}
-	n := copy(w.buf, b)
+	n := copy(w.Buf, b)
 	if n < len(b) {
-		w.op.Finish(int64(n), &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.peer.str, Err: fmt.Errorf("a message of %d bytes in a buffer of %d", len(b), n)})
+		w.Op.Finish(int64(n), &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.peer.str, Err: fmt.Errorf("a message of %d bytes in a buffer of %d", len(b), n)})
 		return
 	}
-	w.op.Finish(int64(n), nil)
+	w.Op.Finish(int64(n), nil)
 }
 
 // fail ends the connection, unless it is ending. It completes the operations that wait for it, except reads and writes that the device

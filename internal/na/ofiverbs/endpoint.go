@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"weak"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
+	"cinnabar/internal/peerbook"
 	"cinnabar/verbs"
 )
 
@@ -47,16 +46,13 @@ type Endpoint struct {
 	wg       sync.WaitGroup
 	runners  na.TaskGroup // goroutines that run tasks and nothing else
 
+	book   *peerbook.Book[netip.AddrPort, peer]
+	active peerbook.Active[*peer] // peers with something under way
+
 	mu invariants.Mutex // lock order: after those of peers and connections
 	// sealed says that no goroutine is started any more.
 	// +checklocks:mu
 	sealed bool
-	// peers finds the one peer of each address while a reference to it exists.
-	// +checklocks:mu
-	peers map[netip.AddrPort]weak.Pointer[peer]
-	// active are the peers with something under way.
-	// +checklocks:mu
-	active map[*peer]struct{}
 	// +checklocks:mu
 	conns map[*conn]struct{}
 	// +checklocks:mu
@@ -108,21 +104,13 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	if e.anyAddr && a.Port() == e.self.Port() && e.ownsAddr(a.Addr()) {
 		a = e.self
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.peers[a].Value(); p != nil {
-		return p
-	}
-	host := hostquota.HostOf(a.Addr())
-	if a == e.self {
-		host = hostquota.Host{} // no remote host
-	}
-	p := &peer{ep: e, addr: a, str: formatAddr(a), account: e.cfg.Quota.Account(host)}
-	e.peers[a] = weak.Make(p)
-	if a != e.self { // which the endpoint itself holds
-		runtime.AddCleanup(p, e.forget, a)
-	}
-	return p
+	return e.book.Get(a, nil, func() *peer {
+		host := hostquota.HostOf(a.Addr())
+		if a == e.self {
+			host = hostquota.Host{} // no remote host
+		}
+		return &peer{ep: e, addr: a, str: formatAddr(a), account: e.cfg.Quota.Account(host)}
+	})
 }
 
 // ownsAddr reports whether the device has the address.
@@ -135,15 +123,6 @@ func (e *Endpoint) ownsAddr(a netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// forget removes a peer without references, unless there is a new one of its address.
-func (e *Endpoint) forget(a netip.AddrPort) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if w, ok := e.peers[a]; ok && w.Value() == nil {
-		delete(e.peers, a)
-	}
 }
 
 // Limits implements [na.Endpoint].
@@ -209,11 +188,11 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 	if p == nil {
 		return
 	}
-	if !p.expect(op, tag, buf) {
+	if !p.expected.Add(tag, peerbook.Waiter{Op: op, Buf: buf}, p.activate) {
 		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
 		return
 	}
-	if e.closed.Load() && p.unexpect(op) { // else Close has found it
+	if e.closed.Load() && p.expected.Remove(op) { // else Close has found it
 		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
 	}
 }
@@ -272,7 +251,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 // those that are never cancelled nothing.
 func (e *Endpoint) Cancel(op *na.Op) {
 	for range 2 { // again, because a connection that ends may return unsent requests to its peer
-		for _, p := range e.activePeers() {
+		for _, p := range e.active.List() {
 			if p.cancel(op) {
 				return
 			}
@@ -292,7 +271,7 @@ func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
 		return
 	}
 	c := p.conn.Load()
-	if o != nil && p.awaits.Load() == 0 { // otherwise a response to an own request comes over the peer's connection
+	if o != nil && p.expected.Len() == 0 { // otherwise a response to an own request comes over the peer's connection
 		c = o.conn.Load()
 	}
 	if c != nil {
@@ -307,16 +286,6 @@ func (e *Endpoint) Report(a na.Addr) string {
 		return ""
 	}
 	return p.report()
-}
-
-func (e *Endpoint) activePeers() []*peer {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := make([]*peer, 0, len(e.active))
-	for p := range e.active {
-		list = append(list, p)
-	}
-	return list
 }
 
 func (e *Endpoint) connections() []*conn {
@@ -389,7 +358,7 @@ func (e *Endpoint) end() {
 	e.mu.Unlock()
 	e.stop()
 	// All attempts that have a goroutine by now are found here: peers are active before they dial.
-	for _, p := range e.activePeers() {
+	for _, p := range e.active.List() {
 		p.close()
 	}
 	for _, c := range e.connections() {

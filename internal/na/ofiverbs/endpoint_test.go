@@ -169,7 +169,7 @@ func TestUnreachable(t *testing.T) {
 	client.SendRequest(&sent.op, to, 1, request(client, nil))
 	answer.want(t, na.Unreachable)
 	sent.want(t, na.Unreachable)
-	eventually(t, "no peer with something under way", func() bool { return len(client.activePeers()) == 0 })
+	eventually(t, "no peer with something under way", func() bool { return len(client.active.List()) == 0 })
 }
 
 // TestPeerCloses ends the server while calls wait, and then reaches another server at the same address.

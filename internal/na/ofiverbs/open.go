@@ -10,12 +10,12 @@ import (
 	"net/netip"
 	"runtime"
 	"time"
-	"weak"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
+	"cinnabar/internal/peerbook"
 	"cinnabar/verbs"
 )
 
@@ -112,8 +112,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: cfg, attr: attr, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), finished: make(chan struct{}),
-		peers: make(map[netip.AddrPort]weak.Pointer[peer]), active: make(map[*peer]struct{}), conns: make(map[*conn]struct{}),
-		memory: make(map[*memory]struct{}),
+		book: peerbook.NewBook[netip.AddrPort, peer](), conns: make(map[*conn]struct{}), memory: make(map[*memory]struct{}),
 	}
 	if e.shape, err = shapeOf(&cfg, &attr); err != nil {
 		return nil, &na.Error{Kind: na.Unsupported, Op: "open", Addr: attr.Name, Err: err}

@@ -9,6 +9,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // peer is the address of an endpoint, with the connection to it and the operations that concern it. It implements [na.Addr]. Each
@@ -21,10 +22,11 @@ type peer struct {
 	account    *hostquota.Account // of the host of addr
 	annotation atomic.Value       // see Annotation
 
-	conn   atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
-	last   atomic.Pointer[origin] // of the latest connection, perhaps lost
-	active atomic.Bool            // in the endpoint's set of peers with something under way
-	awaits atomic.Int32           // how many operations are in tags
+	conn atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
+	last atomic.Pointer[origin] // of the latest connection, perhaps lost
+
+	member   peerbook.Member   // of the endpoint's peers with something under way
+	expected peerbook.Expected // operations that wait for expected messages
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -38,11 +40,6 @@ type peer struct {
 	// waiting are messages and transfers until there is a connection.
 	// +checklocks:mu
 	waiting []item
-
-	tagMu invariants.Mutex
-	// tags are the expected messages that are waited for.
-	// +checklocks:tagMu
-	tags map[uint32]waiter
 }
 
 // linkState is the state between an endpoint and a peer:
@@ -66,12 +63,6 @@ const (
 	linkAccepting                  // a request of the peer is being answered
 	linkUp                         // a connection
 )
-
-// waiter is an operation that waits for an expected message.
-type waiter struct {
-	op  *na.Op
-	buf []byte
-}
 
 // attempt is the making of a connection, in either direction. It counts for as long as peer.try points to it.
 type attempt struct{ cancel context.CancelFunc }
@@ -187,55 +178,17 @@ func (p *peer) awaitLocked(it item) error {
 	return nil
 }
 
-// expect makes op wait for an expected message.
-func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	if _, taken := p.tags[tag]; taken {
-		return false
-	}
-	if p.tags == nil {
-		p.tags = make(map[uint32]waiter)
-	}
-	p.tags[tag] = waiter{op, buf}
-	p.awaits.Add(1)
-	p.activate()
-	return true
-}
-
-// takeWaiter returns the waiter for the expected message with that tag.
-func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	w, ok := p.tags[tag]
-	if ok {
-		delete(p.tags, tag)
-		p.awaits.Add(-1)
-	}
-	return w, ok
-}
-
 // takeWaitersLocked removes and returns the waiters for expected messages, except those of the requests in waiting.
 //
 // +checklocks:p.mu
-func (p *peer) takeWaitersLocked() []waiter {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
+func (p *peer) takeWaitersLocked() []peerbook.Waiter {
 	unsent := make(map[uint32]bool, len(p.waiting))
 	for i := range p.waiting {
 		if p.waiting[i].request {
 			unsent[p.waiting[i].tag] = true
 		}
 	}
-	list := make([]waiter, 0, len(p.tags))
-	for tag, w := range p.tags {
-		if !unsent[tag] {
-			list = append(list, w)
-			delete(p.tags, tag)
-		}
-	}
-	p.awaits.Store(int32(len(p.tags)))
-	return list
+	return p.expected.TakeAll(unsent)
 }
 
 // upLocked makes c the connection, and queues the items that wait for one. The caller calls c.flush when it has released the lock.
@@ -287,9 +240,9 @@ func failItems(p *peer, items []item, kind na.Kind, err error) {
 	}
 }
 
-func (p *peer) failWaiters(list []waiter, kind na.Kind, err error) {
+func (p *peer) failWaiters(list []peerbook.Waiter, kind na.Kind, err error) {
 	for _, w := range list {
-		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
+		w.Op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
 	}
 }
 
@@ -332,7 +285,7 @@ func (p *peer) cancel(op *na.Op) bool {
 		it.op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
 		return true
 	}
-	if p.unexpect(op) {
+	if p.expected.Remove(op) {
 		op.Finish(0, &na.Error{Kind: na.Canceled, Op: "receive", Addr: p.str})
 		p.settle()
 		return true
@@ -353,46 +306,16 @@ func (p *peer) unqueue(op *na.Op) (item, bool) {
 	return item{}, false
 }
 
-// unexpect removes op from the waiters for expected messages.
-func (p *peer) unexpect(op *na.Op) bool {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	for tag, w := range p.tags {
-		if w.op == op {
-			delete(p.tags, tag)
-			p.awaits.Add(-1)
-			return true
-		}
-	}
-	return false
-}
-
-// activate enters p into the set of peers with something under way. The caller holds the lock of the operation that it has begun, mu or
-// tagMu, so that settle does not undo it.
-func (p *peer) activate() {
-	if p.active.Load() {
-		return
-	}
-	p.ep.mu.Lock()
-	defer p.ep.mu.Unlock()
-	p.active.Store(true)
-	p.ep.active[p] = struct{}{}
-}
+// activate enters p into the set of peers with something under way. The caller holds the lock of the operation that it has begun, so
+// that settle does not undo it.
+func (p *peer) activate() { p.ep.active.Add(p, &p.member) }
 
 // settle takes p out of that set if there is nothing.
 func (p *peer) settle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.link != linkIdle || len(p.waiting) > 0 {
-		return
-	}
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	p.ep.mu.Lock()
-	defer p.ep.mu.Unlock()
-	if len(p.tags) == 0 {
-		delete(p.ep.active, p)
-		p.active.Store(false)
+	if p.link == linkIdle && len(p.waiting) == 0 {
+		p.expected.IfEmpty(func() { p.ep.active.Remove(p, &p.member) })
 	}
 }
 
