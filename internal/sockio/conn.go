@@ -38,8 +38,8 @@ func New(c *net.TCPConn) (*Conn, error) {
 	return conn, nil
 }
 
-// Join adds the connection to p, which then wakes goroutines in [Conn.WaitRead]. Join must be called before the first WaitRead,
-// and at most once.
+// Join adds the connection to p, which then wakes the goroutine in [Conn.WaitRead]: a goroutine must call [Poller.Wait] in a loop.
+// Join must be called before the first WaitRead, and at most once. A nil p is ignored.
 func (c *Conn) Join(p *Poller) { c.s.join(p) }
 
 // addrPort returns a, with an IPv4 address in its 4-byte form.

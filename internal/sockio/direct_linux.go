@@ -22,15 +22,17 @@ type socket = direct
 // the scheduler for every segment that arrives, even while a goroutine spins on the socket and none waits.
 //
 // A waiter has an epoll set instead, with the socket as its only member, armed for one event while a goroutine waits. Go's poller
-// watches the descriptor of that set: the waiting goroutine parks on it like on any file.
+// watches the descriptor of that set: the waiting goroutine parks on it like on any file. The readers of connections that have joined
+// a [Poller] have one set together.
 type direct struct {
 	file *os.File // the socket; only counts references, for raw
 	raw  syscall.RawConn
 
-	rx  transfer // owned by the caller of tryReadv
-	tx  transfer // owned by the caller of tryWritev
-	rxW waiter   // owned by the caller of waitRead
-	txW waiter   // owned by the caller of waitWrite
+	rx     transfer // owned by the caller of tryReadv
+	tx     transfer // owned by the caller of tryWritev
+	rxW    waiter   // owned by the caller of waitRead, as is member, which it uses instead after join
+	txW    waiter   // owned by the caller of waitWrite
+	member member
 
 	// reset is the first failure in either direction. The kernel reports it to one call only and then shows an end of stream to
 	// readers, which must not mistake an abort for the peer's regular end.
@@ -80,9 +82,13 @@ func (d *direct) init(c *net.TCPConn) error {
 
 func (d *direct) waitRead(ready func() bool) error  { return d.wait(&d.rxW, ready) }
 func (d *direct) waitWrite(ready func() bool) error { return d.wait(&d.txW, ready) }
-func (d *direct) join(p *Poller)                    { d.rxW.poller = p }
-func (d *direct) wakeRead()                         { d.rxW.wake() }
+func (d *direct) join(p *Poller)                    { d.member.join(p) }
 func (d *direct) wakeWrite()                        { d.txW.wake() }
+
+func (d *direct) wakeRead() {
+	d.member.wake()
+	d.rxW.wake()
+}
 
 // wait parks on w until ready returns true or the connection is closed.
 func (d *direct) wait(w *waiter, ready func() bool) error {
@@ -90,6 +96,9 @@ func (d *direct) wait(w *waiter, ready func() bool) error {
 		return net.ErrClosed
 	}
 	defer d.leave()
+	if w == &d.rxW && d.member.enter(d.raw) {
+		return d.waitMember(ready)
+	}
 	if err := w.open(d.raw); err != nil {
 		return err
 	}
@@ -160,6 +169,7 @@ func (d *direct) close() error {
 
 // release closes the descriptors. Only a try call may still use them, and closing the file waits for it.
 func (d *direct) release() error {
+	d.member.leave()
 	d.rxW.close()
 	d.txW.close()
 	return d.file.Close()

@@ -1,32 +1,40 @@
 package sockio
 
 import (
+	"net"
 	"os"
+	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/invariants"
 )
 
-// A Poller wakes the readers of readable connections that Go's scheduler has not noticed, because the scheduler polls the network only
-// when a processor is idle, or every 10 ms. A goroutine that keeps a processor busy, such as the reader of a connection with a peer
-// that sends without pause, calls [Poller.Poll] before it yields, so that readers of other connections run next.
+// A Poller wakes the goroutines in [Conn.WaitRead] of the connections that have joined it. It is one epoll set of their sockets. A
+// goroutine calls [Poller.Wait] in a loop, and parks there in Go's network poller while nothing arrives. Any goroutine that keeps
+// a processor busy may call [Poller.Poll] as well, because Go's scheduler polls the network only when a processor is idle, or every 10 ms.
 //
-// A Poller never blocks and has no goroutine. A nil Poller finds nothing. On systems other than Linux a Poller does nothing. All
-// methods are safe for concurrent use.
+// A nil Poller finds nothing. All methods are safe for concurrent use, but only one goroutine at a time may be in Wait.
 type Poller struct {
+	file    *os.File // the set, in Go's poller
+	fd      int      // its descriptor
+	raw     syscall.RawConn
+	step    func(fd uintptr) bool
+	pending atomic.Int32 // goroutines that an event has woken and that have not run yet
+	// woken is the number of goroutines that the last call of step has woken; it belongs to the goroutine in Wait.
+	woken int
+
 	mu invariants.Mutex
-	// set is an epoll set of the sets that waiters park on; negative: closed. Its events are edges, because a waiter that
-	// was woken needs a while to take its event, and must not be woken again meanwhile.
 	// +checklocks:mu
-	set int
+	closed bool
 	// +checklocks:mu
-	waiters map[int32]*waiter // by the descriptor of their sets
+	members map[int32]*member // by the descriptors of their sockets
 	// +checklocks:mu
 	events [pollEvents]unix.EpollEvent
 }
 
-// pollEvents is the largest number of waiters that one call of Poll wakes. The next call wakes further ones.
+// pollEvents is the largest number of events that one system call returns.
 const pollEvents = 64
 
 // NewPoller returns a Poller without connections. It has one descriptor until it is closed.
@@ -35,69 +43,189 @@ func NewPoller() (*Poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	return &Poller{set: fd, waiters: map[int32]*waiter{}}, nil
+	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile hand it to Go's poller
+		_ = unix.Close(fd) // the error at hand is the one to return
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), fd: fd, members: map[int32]*member{}}
+	if p.raw, err = p.file.SyscallConn(); err != nil {
+		_ = p.file.Close() // the error at hand is the one to return
+		return nil, err
+	}
+	p.step = func(uintptr) bool {
+		p.woken = p.Poll()
+		return p.woken > 0
+	}
+	return p, nil
 }
 
-// Poll wakes the goroutines in [Conn.WaitRead] on readable connections, and returns their number.
-//
-// +checklocksignore: it does not know TryLock.
+// Wait parks until a connection is readable on which a goroutine is in [Conn.WaitRead], and wakes the goroutines of all such
+// connections. It returns the number of woken goroutines, or an error that is [os.ErrClosed] after [Poller.Close].
+func (p *Poller) Wait() (woken int, err error) {
+	if p.raw.Read(p.step) != nil { // it has no deadline, so this is the end
+		return 0, os.ErrClosed
+	}
+	return p.woken, nil
+}
+
+// Pending reports whether goroutines that the Poller has woken wait for a processor.
+func (p *Poller) Pending() bool { return p.pending.Load() > 0 }
+
+// Poll wakes the goroutines in [Conn.WaitRead] on readable connections, and returns their number. It does not block.
 func (p *Poller) Poll() (woken int) {
-	if p == nil || !p.mu.TryLock() { // another goroutine polls
+	if p == nil {
 		return 0
 	}
-	var found [pollEvents]*waiter
-	n := 0
-	if p.set >= 0 {
-		n, _ = epollNow(p.set, p.events[:]) // after an error Go's scheduler notices the data later
-		for i, e := range p.events[:max(n, 0)] {
-			found[i] = p.waiters[e.Fd]
+	for {
+		var found [pollEvents]*member
+		n := p.take(&found)
+		for _, m := range found[:n] {
+			if m != nil {
+				m.event()
+				woken++
+			}
+		}
+		if n < pollEvents { // otherwise there may be more, for which Go's poller gets no further edge
+			return woken
 		}
 	}
-	p.mu.Unlock()
-	for _, w := range found[:max(n, 0)] {
-		if w != nil {
-			w.wake()
-			woken++
-		}
-	}
-	return woken
 }
 
-// add adds w, which has the epoll set fd, to the waiters that Poll wakes. If the kernel refuses fd, for example because the user has
-// reached fs.epoll.max_user_watches, only Go's scheduler wakes w, as on other systems.
-func (p *Poller) add(w *waiter, fd int) {
-	if p == nil {
-		return
-	}
+// take takes events from the set, stores the members that they belong to in found, and returns the number of events. A member that
+// is gone is nil.
+func (p *Poller) take(found *[pollEvents]*member) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.set < 0 {
-		return
+	if p.closed {
+		return 0
 	}
-	if unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)}) == nil {
-		p.waiters[int32(fd)] = w
+	n, err := epollNow(p.fd, p.events[:])
+	if err != nil {
+		return 0 // EINTR, which epoll_wait without a time does not return
 	}
+	for i, e := range p.events[:n] {
+		found[i] = p.members[e.Fd]
+	}
+	return n
 }
 
-// remove removes the waiter with the descriptor fd. The caller closes fd afterwards, which removes fd from the epoll set.
-func (p *Poller) remove(fd int) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.waiters, int32(fd))
-}
-
-// Close releases the descriptor. Connections of the Poller go on without it.
+// Close releases the descriptor and ends Wait. The connections that have joined must be closed before.
 func (p *Poller) Close() error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.set < 0 {
+	closed := p.closed
+	p.closed = true
+	clear(p.members)
+	p.mu.Unlock()
+	if closed {
 		return nil
 	}
-	fd := p.set
-	p.set = -1
-	clear(p.waiters)
-	return os.NewSyscallError("close", unix.Close(fd))
+	return p.file.Close() // waits for Wait, which needs the lock
+}
+
+// member is the place of one connection in a Poller. The goroutine in WaitRead arms it for one event and parks on note.
+type member struct {
+	poller *Poller
+	fd     int // the socket's descriptor while it is in the set, otherwise 0; set by the goroutine in WaitRead
+	note   chan struct{}
+	armed  atomic.Bool
+	// reported is true from an event until the goroutine in WaitRead runs.
+	reported atomic.Bool
+}
+
+// join makes p the Poller; p may be nil.
+func (m *member) join(p *Poller) {
+	if p != nil {
+		m.poller, m.note = p, make(chan struct{}, 1)
+	}
+}
+
+// enter adds the socket to the Poller's set, unless it is there, and reports whether it is there now. If the kernel refuses it, for
+// example because the user has reached fs.epoll.max_user_watches, the connection waits by itself, like one without a Poller.
+func (m *member) enter(sock syscall.RawConn) bool {
+	p := m.poller
+	if p == nil || m.fd != 0 {
+		return p != nil
+	}
+	fd := -1
+	if sock.Control(func(s uintptr) { fd = int(s) }) != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(fd)}) != nil {
+		m.poller = nil
+		return false
+	}
+	p.members[int32(fd)] = m
+	m.fd = fd
+	return true
+}
+
+// event is called after the kernel has reported the one event for which m was armed.
+func (m *member) event() {
+	m.poller.pending.Add(1)
+	m.reported.Store(true)
+	m.armed.Store(false)
+	m.wake()
+}
+
+// wake ends the present or next parking. It does nothing without a Poller.
+func (m *member) wake() {
+	select { // a send to a nil channel is never ready
+	case m.note <- struct{}{}:
+	default:
+	}
+}
+
+// park waits for bytes, for the end of the stream, or for wake.
+func (m *member) park() error {
+	if !m.armed.Load() {
+		m.armed.Store(true) // first, because the event may be reported before arm returns
+		if err := m.arm(unix.EPOLLIN | unix.EPOLLRDHUP); err != nil {
+			return err
+		}
+	}
+	<-m.note
+	if m.reported.Load() && m.reported.Swap(false) {
+		m.poller.pending.Add(-1)
+	}
+	return nil
+}
+
+// disarm disarms the socket, so that arriving bytes wake no goroutine.
+func (m *member) disarm() error {
+	if !m.armed.Swap(false) {
+		return nil
+	}
+	return m.arm(0)
+}
+
+// arm asks for one event; with events 0 it takes that back.
+func (m *member) arm(events uint32) error {
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.poller.fd, unix.EPOLL_CTL_MOD, m.fd, &unix.EpollEvent{Events: events | unix.EPOLLONESHOT, Fd: int32(m.fd)}))
+}
+
+// leave takes m out of the Poller. The caller closes the socket afterwards, which removes it from the epoll set.
+func (m *member) leave() {
+	if p := m.poller; p != nil && m.fd != 0 {
+		p.mu.Lock()
+		delete(p.members, int32(m.fd))
+		p.mu.Unlock()
+	}
+}
+
+// waitMember parks on the member of d until ready returns true or the connection is closed.
+func (d *direct) waitMember(ready func() bool) error {
+	m := &d.member
+	for {
+		if d.closed.Load() {
+			return net.ErrClosed
+		}
+		if ready() && !d.closed.Load() {
+			return m.disarm()
+		}
+		if err := m.park(); err != nil && !d.closed.Load() {
+			return err
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package sockio
 
 import (
+	"errors"
+	"os"
 	"runtime"
 	"testing"
 
@@ -34,56 +36,122 @@ func parkedReader(t *testing.T, p *Poller) (peer *Conn, got chan int) {
 	return b, got
 }
 
-// TestPoll lets the only processor of the scheduler do nothing but write and poll. Poll finds the reader before the scheduler
-// has looked at the network.
-func TestPoll(t *testing.T) {
+// startPoller returns a Poller, and with wait a goroutine in Wait.
+func startPoller(t *testing.T, wait bool) *Poller {
+	t.Helper()
 	p, err := NewPoller()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	quiet, _ := parkedReader(t, p)
-	_ = quiet
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for wait {
+			if _, err := p.Wait(); err != nil {
+				if !errors.Is(err, os.ErrClosed) {
+					t.Errorf("Wait: %v, want os.ErrClosed", err)
+				}
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		for range 2 {
+			if err := p.Close(); err != nil || p.Poll() != 0 {
+				t.Errorf("after Close: %v", err)
+			}
+		}
+		<-done
+	})
+	return p
+}
+
+// TestPoll has no goroutine in Wait: Poll alone finds the reader of the connection that is readable, and that one only.
+func TestPoll(t *testing.T) {
+	p := startPoller(t, false)
+	_, _ = parkedReader(t, p)
 	peer, got := parkedReader(t, p)
-	for tries := 1; ; tries++ {
+	for range 100 {
 		if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
 			t.Fatal(err)
 		}
-		woken := p.Poll()
-		if woken > 1 {
-			t.Errorf("%d readers were woken, and one has something to read", woken)
+		for woken := 0; woken == 0; runtime.Gosched() {
+			select {
+			case <-got: // the reader was not parked yet
+				woken = 1
+			default:
+				if woken = p.Poll(); woken > 1 {
+					t.Errorf("%d readers were woken, and one has something to read", woken)
+				} else if woken == 1 {
+					<-got
+				}
+			}
 		}
-		<-got
-		if woken == 1 {
-			break
-		}
-		if tries == 1000 { // the scheduler was faster, or the reader was not parked yet
-			t.Fatal("Poll has never found the reader")
-		}
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Close(); err != nil || p.Poll() != 0 {
-		t.Errorf("after Close: %v", err)
-	}
-	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
-		t.Fatal(err)
-	}
-	<-got // through Go's poller
 	new(Conn).Join(nil)
 	if (*Poller)(nil).Poll() != 0 {
 		t.Error("a nil Poller finds something")
 	}
 }
 
+// TestPollerWait has many connections: the goroutine in Wait wakes the readers of all that are readable, more than one system call
+// returns, while another goroutine polls as well.
+func TestPollerWait(t *testing.T) {
+	p := startPoller(t, true)
+	const conns = pollEvents + 10
+	var peers [conns]*Conn
+	var got [conns]chan int
+	for i := range peers {
+		peers[i], got[i] = parkedReader(t, p)
+	}
+	for range 20 {
+		for _, peer := range peers {
+			if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Poll()
+		for _, got := range got {
+			<-got
+		}
+	}
+	for p.Pending() { // until the readers that were woken have run
+		runtime.Gosched()
+	}
+}
+
+// TestPollerWakeRead wakes a parked reader without bytes.
+func TestPollerWakeRead(t *testing.T) {
+	p := startPoller(t, true)
+	a, _ := connPair(t)
+	a.Join(p)
+	calls := make(chan struct{})
+	done := make(chan error)
+	go func() {
+		n := 0
+		done <- a.WaitRead(func() bool {
+			calls <- struct{}{}
+			n++
+			return n == 3
+		})
+	}()
+	<-calls
+	for range 2 {
+		a.WakeRead()
+		<-calls
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if a.s.member.armed.Load() {
+		t.Error("the socket is armed, and no goroutine waits")
+	}
+	_ = a.Close()
+}
+
 // TestPollClosed closes connections that a Poller looks at, and makes others, which get the same descriptors.
 func TestPollClosed(t *testing.T) {
-	p, err := NewPoller()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close() }()
+	p := startPoller(t, true)
 	for range 20 {
 		a, b := connPair(t)
 		a.Join(p)
@@ -98,20 +166,20 @@ func TestPollClosed(t *testing.T) {
 		p.Poll()
 		<-done
 		p.mu.Lock()
-		if n := len(p.waiters); n != 0 {
+		if n := len(p.members); n != 0 {
 			t.Errorf("%d connections are left", n)
 		}
 		p.mu.Unlock()
 	}
 }
 
-// TestPollRefused has a Poller whose set takes no descriptors. The connection works without it.
+// TestPollRefused has a Poller whose set takes no sockets. The connection waits by itself.
 func TestPollRefused(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Poller{set: fd, waiters: map[int32]*waiter{}}
+	p := &Poller{file: os.NewFile(uintptr(fd), "eventfd"), fd: fd, members: map[int32]*member{}}
 	peer, got := parkedReader(t, p)
 	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
 		t.Fatal(err)

@@ -2,17 +2,37 @@
 
 package sockio
 
-// A Poller does nothing on this system.
-type Poller struct{}
+import (
+	"os"
+	"sync"
+)
+
+// A Poller finds nothing on this system, where connections wait by themselves.
+type Poller struct {
+	once sync.Once
+	done chan struct{}
+}
 
 // NewPoller returns a Poller.
-func NewPoller() (*Poller, error) { return new(Poller), nil }
+func NewPoller() (*Poller, error) { return &Poller{done: make(chan struct{})}, nil }
+
+// Wait returns 0 and [os.ErrClosed] after [Poller.Close].
+func (p *Poller) Wait() (woken int, err error) {
+	<-p.done
+	return 0, os.ErrClosed
+}
+
+// Pending returns false.
+func (p *Poller) Pending() bool { return false }
 
 // Poll returns 0.
 func (p *Poller) Poll() (woken int) { return 0 }
 
-// Close does nothing.
-func (p *Poller) Close() error { return nil }
+// Close ends Wait.
+func (p *Poller) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
 
 // join does nothing.
 func (s *staged) join(*Poller) {}

@@ -14,8 +14,7 @@ import (
 // waiter parks the goroutine that waits for one direction: an epoll set that contains the socket, and is armed only while the
 // goroutine waits.
 type waiter struct {
-	events uint32  // the events that the direction waits for
-	poller *Poller // polls the set in addition to Go's poller; may be nil
+	events uint32 // the events that the direction waits for
 
 	mu invariants.Mutex
 	// set is the epoll set's descriptor in Go's poller; nil before the first wait.
@@ -61,7 +60,6 @@ func (w *waiter) open(sock syscall.RawConn) error {
 		_ = set.Close() // the error at hand is the one to return
 		return err
 	}
-	w.poller.add(w, fd)
 	w.set, w.raw, w.setFD = set, raw, fd
 	w.step = w.ready
 	return nil
@@ -123,7 +121,6 @@ func (w *waiter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.set != nil {
-		w.poller.remove(w.setFD)
 		_ = w.set.Close() // nothing is written through it that could fail to arrive
 	}
 }

@@ -44,6 +44,7 @@ type conn struct {
 	ep   *Endpoint
 	peer *peer
 	sock *sockio.Conn
+	pair uint64 // pairOf(sock)
 
 	dead   atomic.Bool
 	origin *origin        // its done is closed when dead
@@ -167,7 +168,7 @@ const maxExpects = maxReplies / 2
 
 // newConn makes a connection that is counted in account, for as long as it lives if it is adopted.
 func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
-	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}}
+	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock)}
 	c.origin.conn.Store(c)
 	sock.Join(p.ep.poller)
 	c.onReadable = c.readable

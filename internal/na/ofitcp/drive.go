@@ -130,7 +130,7 @@ func (c *conn) yieldReader() {
 	}
 	c.rx.handed = false
 	r := &c.role
-	if len(c.rx.tasks) > 0 || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
+	if len(c.rx.tasks) > 0 || shared.crowded() || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
 		return
 	}
 	if r.yieldCredit.Load() < 0 {

@@ -18,7 +18,6 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
-	"cinnabar/internal/sockio"
 )
 
 // Config says how an endpoint is opened. The zero value of each field is its default.
@@ -145,7 +144,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.poller, err = sockio.NewPoller(); err != nil {
+	if e.poller, err = shared.acquire(cfg.Spin); err != nil {
 		e.release()
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Err: err}
 	}
@@ -201,7 +200,7 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 // release closes the listener or the reservation of occupy, and the poller.
 func (e *Endpoint) release() {
 	if e.poller != nil {
-		_ = e.poller.Close() // an error would lose no data
+		shared.release()
 	}
 	if e.ln != nil {
 		_ = e.ln.Close() // an error would lose no data

@@ -143,7 +143,7 @@ func (c *conn) readable() bool {
 	if c.paused.Load() {
 		return true // because rest ends the pause
 	}
-	if sockio.Direct && first && c.ep.readers.full.Load() {
+	if sockio.Direct && first && (c.ep.readers.full.Load() || shared.crowded()) {
 		return false // because the first read of a parked connection mostly finds nothing, and would cost the host a turn; else the poller calls again
 	}
 	c.enterTurn()
@@ -155,7 +155,8 @@ func (c *conn) readable() bool {
 	if got {
 		c.yieldReader()
 		c.offerTasks()
-	} else {
+	}
+	if !got || shared.crowded() {
 		c.unstage()
 	}
 	c.release()
@@ -238,6 +239,7 @@ func (c *conn) serve(gen uint32) bool {
 	if !c.hasTasks() {
 		c.enterTurn() // does nothing if readable has begun the turn
 	}
+	within := false
 	for hot := r.begun.Load() > 0 || t.from > 0; ; {
 		ran, mine := c.runTasks(gen, &s)
 		if !mine {
@@ -246,13 +248,19 @@ func (c *conn) serve(gen uint32) bool {
 		if ran {
 			c.enterTurn()
 		}
+		if sockio.Direct && !within && shared.crowded() {
+			return true // parking costs less than a vain read, and the poller finds bytes that are there
+		}
 		if c.dead.Load() || r.claim.Load() || !r.held.CompareAndSwap(false, true) {
 			return true
 		}
 		got := c.receive()
-		within := c.rx.body
+		within = c.rx.body
 		c.yieldReader()
 		c.offerTasks()
+		if shared.crowded() {
+			c.unstage()
+		}
 		c.release()
 		switch {
 		case got || ran:

@@ -83,6 +83,7 @@ func (c *conn) receive() bool {
 	c.rxBytes.Add(uint64(n))
 	c.spend(n)
 	c.touch()
+	shared.heard(c.pair)
 	c.arrived(n)
 	c.parse()
 	if c.rx.corked {

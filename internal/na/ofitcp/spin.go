@@ -58,10 +58,10 @@ func (s *spinner) spin(e *Endpoint, within bool) bool {
 			s.policy.misses.Add(1)
 		}
 		return false
-	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
+	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin, shared.crowded():
 		return false
 	}
-	if s.rounds%spinRounds == 0 || e.alone {
+	if (s.rounds%spinRounds == 0 && e.poller.Poll() > 0) || e.alone {
 		runtime.Gosched()
 	}
 	s.rounds++
@@ -96,7 +96,7 @@ func (s *spinner) late(now time.Time) bool {
 }
 
 func (s *spinner) begin(e *Endpoint, within bool) bool {
-	if !sockio.Direct || e.cfg.Spin <= 0 || !within && !s.policy.shouldSpin() {
+	if !sockio.Direct || e.cfg.Spin <= 0 || shared.crowded() || !within && !s.policy.shouldSpin() {
 		return false
 	}
 	s.on = true
