@@ -31,9 +31,19 @@ var roles = map[string]func() error{
 	"verbs-target/nocrc": func() error { return verbsTarget(iwarp.Config{NoCRC: true}) },
 	"verbs-echo":         func() error { return verbsEcho(iwarp.Config{}) },
 	"verbs-echo/nocrc":   func() error { return verbsEcho(iwarp.Config{NoCRC: true}) },
-	"tcp-file":           func() error { return tcpFile(false) },
-	"tcp-file/sha256":    func() error { return tcpFile(true) },
-	"xfer-file":          xferFile,
+	"verbs-echo-parked":  func() error { return verbsEchoBy(iwarp.Config{}, (*ping).awaitParked) },
+	"verbs-echo-parked/0": func() error {
+		return verbsEchoBy(iwarp.Config{}, func(p *ping) error {
+			p.e.cq.SetSpin(0)
+			return p.awaitParked()
+		})
+	},
+	"flow-echo":       flowEcho,
+	"rstream-echo":    rstreamEcho,
+	"rmem-server":     rmemServer,
+	"tcp-file":        func() error { return tcpFile(false) },
+	"tcp-file/sha256": func() error { return tcpFile(true) },
+	"xfer-file":       xferFile,
 }
 
 func TestMain(m *testing.M) {

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"net"
 	"syscall"
@@ -88,7 +89,10 @@ func tcpEcho() error {
 	})
 }
 
-func verbsEcho(cfg iwarp.Config) error {
+func verbsEcho(cfg iwarp.Config) error { return verbsEchoBy(cfg, (*ping).await) }
+
+// verbsEchoBy answers messages, each of which the process awaits by calling await.
+func verbsEchoBy(cfg iwarp.Config, await func(*ping) error) error {
 	return serveVerbs(cfg, func(e *end, accept func([]byte) error) error {
 		p, err := newPing(e)
 		if err != nil {
@@ -101,7 +105,7 @@ func verbsEcho(cfg iwarp.Config) error {
 			return err
 		}
 		for {
-			if err := p.await(); err != nil {
+			if err := await(p); err != nil {
 				<-e.conn.Done() // the client has gone
 				return p.mr.Close()
 			}
@@ -145,9 +149,16 @@ func (p *ping) send() error {
 }
 
 // await polls until a message has come.
-func (p *ping) await() error {
+func (p *ping) await() error { return p.awaitBy(p.e.cq.Poll) }
+
+// awaitParked waits in Wait until a message has come.
+func (p *ping) awaitParked() error {
+	return p.awaitBy(func(wc []verbs.WC) (int, error) { return p.e.cq.Wait(context.Background(), wc) })
+}
+
+func (p *ping) awaitBy(next func([]verbs.WC) (int, error)) error {
 	for {
-		n, err := p.e.cq.Poll(p.wc[:])
+		n, err := next(p.wc[:])
 		if err != nil {
 			return err
 		}

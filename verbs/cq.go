@@ -18,6 +18,9 @@ type CQ struct {
 	drv CQDriver
 	dependents
 
+	parker    CQParker // drv, if it is one
+	interrupt interrupt
+
 	spin atomic.Int64 // nanoseconds that Wait polls before it parks
 
 	// lead has capacity 1. The waiter that has sent into it arms the queue and reads
@@ -49,6 +52,7 @@ func (d *Device) CreateCQ(depth int) (*CQ, error) {
 		d.removeDependent(childCQ)
 		return nil, err
 	}
+	cq.parker, _ = cq.drv.(CQParker)
 	return cq, nil
 }
 
@@ -98,6 +102,7 @@ func (cq *CQ) Close() error {
 			return err
 		}
 		cq.closeOnce.Do(func() { close(cq.done) })
+		cq.interrupt.end()
 		cq.dev.removeDependent(childCQ)
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"runtime"
+	"sync"
 	"time"
 )
 
@@ -54,11 +55,10 @@ func (cq *CQ) pollFor(ctx context.Context, wc []WC) (int, error) {
 	return 0, nil
 }
 
-// park waits for an event. The device remembers one event only, and an event
-// uses up the arming, however many goroutines wait. So one of them leads: it
-// alone arms, polls again and reads events. When it leaves, for any reason,
-// the next one leads and begins by arming and polling; hence no completion stays
-// unseen while someone waits.
+// park waits for a completion, in the device if that can wait itself (CQParker), or else for an event. The device
+// remembers one event only, and an event uses up the arming, however many goroutines wait. So one of them leads: it
+// alone parks in the device, arms, polls again and reads events. When it leaves, for any reason, the next one leads and
+// begins by polling; hence no completion stays unseen while a goroutine waits.
 func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
 	select {
 	case cq.lead <- struct{}{}:
@@ -67,6 +67,14 @@ func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
 		return cq.lastPoll(ctx, wc)
 	case <-cq.done:
 		return 0, cq.closedErr()
+	}
+	for cq.parkInDevice(ctx) {
+		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+			return n, err
+		}
+		if ctx.Err() != nil {
+			return cq.lastPoll(ctx, wc)
+		}
 	}
 	for {
 		if err := cq.drv.Arm(false); err != nil {
@@ -89,6 +97,54 @@ func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
 		// An event without a completion: another goroutine was faster, or it
 		// was left over from an earlier arming.
 	}
+}
+
+// parkInDevice parks until the queue may have a completion or ctx has ended. It returns false if the device does not do so.
+func (cq *CQ) parkInDevice(ctx context.Context) bool {
+	if cq.parker == nil {
+		return false
+	}
+	if ctx.Done() != nil {
+		cq.interrupt.set(ctx, cq.parker.Unpark)
+	}
+	return cq.parker.Park(ctx.Done())
+}
+
+// interrupt calls a function when the context of a goroutine in CQParker.Park ends. It stays registered with the context
+// after that, because a program mostly waits again with the same one, and each registration allocates.
+type interrupt struct {
+	mu sync.Mutex
+	// done is that of the registered context; nil: none is registered
+	// +checklocks:mu
+	done <-chan struct{}
+	// +checklocks:mu
+	stop func() bool
+	// +checklocks:mu
+	ended bool
+}
+
+// set registers f with ctx, in place of an earlier context.
+func (i *interrupt) set(ctx context.Context, f func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if ctx.Done() == i.done || i.ended {
+		return
+	}
+	if i.stop != nil {
+		i.stop()
+	}
+	i.done, i.stop = ctx.Done(), context.AfterFunc(ctx, f)
+}
+
+// end takes the registration back.
+func (i *interrupt) end() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ended = true
+	if i.stop != nil {
+		i.stop()
+	}
+	i.done, i.stop = nil, nil
 }
 
 // lastPoll is the result of a wait after its context has ended.

@@ -101,6 +101,18 @@ type CQDriver interface {
 	Close() error
 }
 
+// CQParker is implemented by a CQDriver whose connections are read by goroutines, where the goroutine that waits for a completion
+// can be the one that reads. A completion then wakes one goroutine, instead of a reader that wakes the one that waits. [CQ.Wait]
+// calls it before it resorts to Arm and Event.
+type CQParker interface {
+	CQDriver
+	// Park blocks until the queue may have a completion, Unpark is called, or done is closed. It returns false at once if the
+	// device cannot wait in this way at present: the caller then uses Arm and Event. One goroutine at a time calls Park.
+	Park(done <-chan struct{}) bool
+	// Unpark ends a Park in progress, which then looks at done. Without one it does nothing.
+	Unpark()
+}
+
 // SRQDriver is a shared receive queue (struct ibv_srq).
 type SRQDriver interface {
 	// PostRecv queues wrs in order and returns how many were accepted (ibv_post_srq_recv). The

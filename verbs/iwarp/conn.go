@@ -78,8 +78,9 @@ type conn struct {
 	claimed      atomic.Bool   // pollers read; the background reader is parked
 	paused       atomic.Bool   // nothing is read until a receive is posted
 	resume       chan struct{} // capacity 1; wakes the background reader
-	watched      bool          // guarded by watcher.mu
+	watched      atomic.Bool   // in watcher.list; changed with watcher.mu held
 	watchedPolls uint64        // guarded by watcher.mu
+	seat         seat
 
 	received  atomic.Bool // an FPDU of the peer has been received
 	resendRTR atomic.Bool // the active side must send its opening message again
@@ -137,6 +138,7 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 	c.tx.init()
 	c.responses.ring = make([]response, max(c.ird, 1))
 	c.reads.ring = make([]readOp, c.ord+1) // and one for an RTR
+	c.seat.ready = c.readSeated
 	c.canSend.Store(h.active)
 	c.goroutine.Store(2)
 	return c
@@ -222,7 +224,7 @@ func (c *conn) wakeReader() {
 func (c *conn) readLoop() {
 	defer c.leave()
 	for {
-		if err := c.sock.WaitRead(c.onReadable); err != nil {
+		if err := c.waitInBackground(c.onReadable); err != nil {
 			c.fail(lost(err))
 			c.teardown()
 			return
@@ -231,12 +233,11 @@ func (c *conn) readLoop() {
 			c.readUntilClosed()
 			return
 		}
-		if !c.claimed.Load() && !c.paused.Load() {
-			continue
-		}
-		select {
-		case <-c.resume:
-		case <-c.done:
+		for (c.claimed.Load() || c.paused.Load()) && !c.closed.Load() {
+			select {
+			case <-c.resume:
+			case <-c.done:
+			}
 		}
 	}
 }
@@ -261,7 +262,7 @@ func (c *conn) onReadable() bool {
 // readUntilClosed waits for the peer to close, after a last message may have been sent.
 func (c *conn) readUntilClosed() {
 	junk := [][]byte{make([]byte, 16<<10)}
-	_ = c.sock.WaitRead(func() bool {
+	_ = c.waitInBackground(func() bool {
 		for {
 			if _, err := c.sock.TryReadv(junk); err != nil {
 				return !errors.Is(err, sockio.ErrWouldBlock)

@@ -59,6 +59,7 @@ type cq struct {
 	attached []*conn
 
 	ready    atomic.Int64            // count, for the look before the lock
+	asleep   atomic.Pointer[conn]    // the connection in whose seat a goroutine sleeps that waits for a completion; nil: none
 	armedNow atomic.Bool             // armed is not disarmed
 	conns    atomic.Pointer[[]*conn] // copy of attached for Poll
 	turn     atomic.Uint64
@@ -200,6 +201,7 @@ func (q *cq) add(e cqe, solicited bool) {
 		q.signalLocked()
 	}
 	q.mu.Unlock()
+	q.Unpark()
 }
 
 // purge removes the completions of a destroyed queue pair.

@@ -146,10 +146,10 @@ func (c *conn) transmitLocked() (more bool) {
 	return false
 }
 
-// blocked leaves the sending to the pollers, or to the background writer if there are none.
+// blocked leaves the sending to the pollers, or to the background writer if there are none, or the only one sleeps.
 func (c *conn) blocked() {
 	c.txBlocked.Store(true)
-	if !c.claimed.Load() {
+	if !c.claimed.Load() || c.seat.taken.Load() {
 		c.wakeWriter()
 	}
 }

@@ -38,8 +38,8 @@ func (w *watcher) add(c *conn) {
 		return
 	}
 	c.watchedPolls = c.polls.Load()
-	if !c.watched {
-		c.watched = true
+	if !c.watched.Load() {
+		c.watched.Store(true)
 		w.list = append(w.list, c)
 	}
 	if !w.running {
@@ -49,18 +49,25 @@ func (w *watcher) add(c *conn) {
 }
 
 // sweep calls endClaim on the connections that were not polled since the last sweep, and
-// reports whether there are connections to watch.
+// reports whether there are connections to watch. It drops a connection in which a poller
+// sleeps, and the poller adds the connection again when it leaves.
 func (w *watcher) sweep() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	kept := w.list[:0]
 	for _, c := range w.list {
 		n := c.polls.Load()
-		if n == c.watchedPolls {
+		idle := n == c.watchedPolls
+		c.watchedPolls = n
+		if idle {
+			c.watched.Store(false) // before the look at the seat, as leaveSeat looks in the other order
+			if c.seat.taken.Load() {
+				continue
+			}
 			c.endClaim()
 		}
-		c.watchedPolls = n
-		if c.watched = c.claimed.Load(); c.watched {
+		c.watched.Store(c.claimed.Load())
+		if c.watched.Load() {
 			kept = append(kept, c)
 		}
 	}
