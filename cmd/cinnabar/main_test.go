@@ -59,7 +59,7 @@ func TestExitCodes(t *testing.T) {
 		{"send main.go 127.0.0.1:1", 1, "see whether cinnabar recv runs there"},
 		{"send main.go [::1]:1", 1, "see whether cinnabar recv runs there"},
 		{"send main.go 127.0.0.1 --protocol quick", 2, "auto, fast, basic"},
-		{"send main.go 127.0.0.1 --digest md5", 2, "sha256, none"},
+		{"send main.go 127.0.0.1 --digest md5", 2, "sha256, blake3, none"},
 		{"send main.go 127.0.0.1 --chunk 4x", 2, "KiB, MiB"},
 		{"send main.go 127.0.0.1 --chunk 1k", 2, "4.0 KiB to 1.0 GiB"},
 		{"send main.go 127.0.0.1 --chunk 2g", 2, "4.0 KiB to 1.0 GiB"},

@@ -24,7 +24,7 @@ func TestCompletion(t *testing.T) {
 		"rping --device ":   cli.SoftwareDevice + "\n",
 		"perf ":             "registration",
 		"pingpong --trans":  "--transport",
-		"send --digest ":    "sha256\nnone\n",
+		"send --digest ":    "sha256\nblake3\nnone\n",
 		"pingpong --device": "--device",
 	} {
 		clitest.WantRun(t, cli.ExitOK, append([]string{"__complete"}, strings.Split(args, " ")...), want)

@@ -18,6 +18,7 @@ const (
 	modHumanize  = "github.com/dustin/go-humanize"
 	modProgress  = "github.com/vbauerster/mpb"
 	modHistogram = "github.com/HdrHistogram/hdrhistogram-go"
+	modBLAKE3    = "github.com/zeebo/blake3"
 )
 
 // testModules may be imported by every test and by nothing else.
@@ -231,7 +232,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/filexfer": {
 		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
-		modules: []string{modCobra, modFlags, modProgress, modSys},
+		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "xfer"},
@@ -256,7 +257,7 @@ var layers = map[string]row{
 	"examples/sum":                           {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
-	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
+	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modBLAKE3, modSys}},
 	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},

@@ -66,7 +66,7 @@ func complete(cmd *cobra.Command) {
 // optionWords are the values of the options that take one of a few words.
 var optionWords = map[string][]string{
 	"protocol":  {"auto", "fast", "basic"},
-	"digest":    {"sha256", "none"},
+	"digest":    {"sha256", "blake3", "none"}, // and any, the default of recv
 	"transport": {"rc", "uc", "ud"},
 	"op":        {"write", "write-imm", "read", "send", "atomic"},
 }

@@ -106,7 +106,7 @@ var (
 	samplePlain = xfer.Result{Name: "empty", Peer: samplePeer, Protocol: xfer.Basic, Buffers: 1, Chunk: 10 << 20, Duration: time.Millisecond}
 	sampleFast  = xfer.Result{
 		Name: "test-file", Peer: samplePeer, Size: 25 << 20, Protocol: xfer.Fast, Buffers: 8, Chunk: 1 << 20, Chunks: 25,
-		Sum: [32]byte{0x9f, 0x86, 31: 1}, Duration: 50 * time.Millisecond,
+		Digest: xfer.SHA256, Sum: [32]byte{0x9f, 0x86, 31: 1}, Duration: 50 * time.Millisecond,
 	}
 	sampleFailure = &xfer.Error{
 		Op: "send", Name: "test-file", Peer: samplePeer, Code: xfer.CodeExists, Remote: true,

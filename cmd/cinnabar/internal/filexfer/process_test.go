@@ -82,7 +82,7 @@ func randomFiles(t *testing.T, sizes ...int) (paths []string) {
 	return paths
 }
 
-// modes are the three ways in which a file crosses: options of send, and what both
+// modes are the ways in which a file crosses: options of send, and what both
 // sides are to say about it.
 var modes = []struct {
 	name string
@@ -92,6 +92,7 @@ var modes = []struct {
 	{"basic", []string{"--protocol", "basic"}, "basic protocol (write with immediate data)"},
 	{"basic-without-immediates", []string{"--protocol", "basic", "--no-immediates"}, "basic protocol (write, then send"},
 	{"fast", []string{"--protocol", "fast"}, "fast protocol"},
+	{"blake3", []string{"--digest", "blake3"}, "fast protocol"},
 }
 
 var loopbacks = []struct{ name, listen string }{{"IPv4", "127.0.0.1:0"}, {"IPv6", "[::1]:0"}}
@@ -128,7 +129,7 @@ func TestSendRecvEverySize(t *testing.T) {
 					missing[filepath.Base(path)] = true
 				}
 				for len(missing) > 0 {
-					m := server.Stdout.Expect(`^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					m := server.Stdout.Expect(`^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, (sha256|blake3) [0-9a-f]{64})?$`)
 					delete(missing, m[1])
 				}
 				for _, path := range append(small, large) {

@@ -18,6 +18,8 @@ import (
 type recvOptions struct {
 	options
 	listen, dir string
+	digestText  string
+	digest      xfer.Digest // of digestText; "": any
 	once        bool
 	places      int
 	memoryText  string
@@ -42,6 +44,9 @@ With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
 
+With --digest it takes only files that are compared by that digest, so none of a
+program that uses the basic protocol unless it is none.
+
 Senders are not authenticated, and their data is not encrypted. So recv
 listens on this machine's loopback address unless --listen names another one, takes
 no names that begin with a dot, and drops execute bits. 0.0.0.0 stands for every
@@ -63,6 +68,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+defaultPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
+	f.StringVar(&o.digestText, "digest", "any", "take only files that are compared by this digest: sha256, blake3, or none; any takes all")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers")
@@ -86,12 +92,27 @@ func (o *recvOptions) checkLimits() (err error) {
 	if o.places < 0 || o.places > recvMostPlaces {
 		return cli.Usagef("invalid --max-connections %d: 1 to %d, 0 for the default", o.places, recvMostPlaces)
 	}
+	if o.digest, err = parseRecvDigest(o.digestText); err != nil {
+		return err
+	}
 	if o.memoryText != "" {
 		if o.memory, err = cli.ParseSize("--max-memory", o.memoryText, recvLeastMemory, 1<<62); err != nil {
 			return err
 		}
 	}
 	return o.check()
+}
+
+// anyDigest is the value of --digest that takes all digests.
+const anyDigest xfer.Digest = "any"
+
+// parseRecvDigest returns the digest of recv --digest, "" for any.
+func parseRecvDigest(text string) (xfer.Digest, error) {
+	d, err := cli.ParseName("--digest", text, anyDigest, xfer.SHA256, digestBLAKE3, xfer.NoDigest)
+	if d == anyDigest {
+		d = ""
+	}
+	return d, err
 }
 
 // runRecv receives files into the directory.
@@ -123,6 +144,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	if o.once {
 		return r.one(ctx, server, l)

@@ -117,9 +117,10 @@ type transferEvent struct {
 	Chunk        int     `json:"chunk"` // bytes
 	Chunks       int64   `json:"chunks"`
 	Digest       string  `json:"digest,omitempty"`
-	SHA256       string  `json:"sha256,omitempty"`
-	Error        string  `json:"error,omitempty"` // of "failed", in words
-	Code         string  `json:"code,omitempty"`  // its class
+	Sum          string  `json:"sum,omitempty"`    // of Digest, in hexadecimal digits
+	SHA256       string  `json:"sha256,omitempty"` // Sum, if Digest is sha256
+	Error        string  `json:"error,omitempty"`  // of "failed", in words
+	Code         string  `json:"code,omitempty"`   // its class
 	Remote       bool    `json:"remote,omitempty"`
 }
 
@@ -158,7 +159,9 @@ func transferred(done, path string, res xfer.Result, failure error) transferEven
 		e.Protocol, e.Digest = res.Protocol.String(), digestOf(res).String()
 	}
 	if sum := hexSum(res); sum != "" && failure == nil {
-		e.SHA256 = sum
+		if e.Sum = sum; res.Digest == xfer.SHA256 {
+			e.SHA256 = sum
+		}
 	}
 	if failure != nil {
 		e.Event, e.Error = "failed", cli.OneLine(failure)
@@ -177,7 +180,7 @@ func digestOf(res xfer.Result) xfer.Digest {
 	return res.Digest
 }
 
-// hexSum is the file's SHA-256, or "" if the transfer made none.
+// hexSum is the file's digest, or "" if the transfer made none.
 func hexSum(res xfer.Result) string {
 	if res.Sum == [32]byte{} {
 		return ""
@@ -190,7 +193,7 @@ func (r *reporter) resultLine(res xfer.Result) string {
 	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
 		r.words.done, cli.Printable(res.Name), res.Size, r.words.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
 	if sum := hexSum(res); sum != "" {
-		line += ", sha256 " + sum
+		line += ", " + res.Digest.String() + " " + sum
 	}
 	return line
 }
@@ -242,7 +245,7 @@ var sendRemedies = map[xfer.Code]string{
 	xfer.CodeCorrupt:     "send it again; if that repeats, suspect the memory or disk of one side",
 	xfer.CodeTooLarge:    "ask for less with --chunk and --buffers",
 	xfer.CodeBusy:        "try again later, or raise the receiver's limits (recv --max-connections, --max-memory)",
-	xfer.CodeUnsupported: "try without --protocol",
+	xfer.CodeUnsupported: "try without --protocol and --digest",
 	xfer.CodeTimeout:     "see whether the receiver still runs; --timeout waits longer",
 	xfer.CodeLost:        "see whether cinnabar recv runs there and can be reached; it listens on its own machine's loopback address unless it is started with --listen ADDR",
 }
@@ -254,5 +257,5 @@ var recvRemedies = map[xfer.Code]string{
 	xfer.CodeCorrupt:     "have it sent again; if that repeats, suspect the memory or disk of one side",
 	xfer.CodeBusy:        "--max-connections and --max-memory raise the limits",
 	xfer.CodeTimeout:     "--timeout waits longer",
-	xfer.CodeUnsupported: "the two programs may be of different versions",
+	xfer.CodeUnsupported: "the two programs may be of different versions, or --digest names a digest that the sender did not ask for",
 }
