@@ -1,17 +1,27 @@
 // Command rpc measures calls and bulk transfers of cinnabar perf beside the programs that do the same work elsewhere:
 // Mercury's perf programs, if they are in PATH, gRPC-Go, and a plain TCP connection.
 //
-//	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT]
+//	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT] [-curves] [-json FILE] [-bars]
 //
-// Each round measures every path of a case in turn, so that a machine with drifting speed treats them alike. The
-// result is a table of medians with their spread, and the ratio of each path to the first that is there. Each measurement
+// Each case is measured twice: with nothing beside, and with one process beside that computes all the time. The latter begins before the
+// rounds and ends after them, in the same session, because the scheduler may give another session a share of its own. Each round measures
+// every path of the case, every second one in the opposite order, so that a machine with drifting speed treats the paths alike. Each measurement
 // has a server of its own, and warms up first. Nothing else should be running.
+//
+// The first lines describe the machine: processor, kernel, load, and the price of waking a parked thread on an idle processor, which decides
+// how small calls fare on it. The tables have for each path the medians of the mean, of p50 and of p99, the ratio of the mean to that of the first path,
+// and the mean of every round, because a median hides a program with two states. A figure that a program does not print is left out: Mercury's print
+// a mean only. Cases with several clients have the calls per second of the slowest and the fastest client.
+//
+// At the end stands the processor time of two connected engines without traffic.
+//
+// -json writes the same figures as lines of JSON, which bench/report draws. -curves adds the cases for its charts. -bars compares
+// the figures with the project's goals, and fails if one is missed or was not measured.
 package main
 
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,25 +30,43 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"time"
+
+	"cinnabar/bench/internal/record"
 )
+
+// roleVariable is the environment variable that makes the command a process of its own measurement.
+const roleVariable = "CINNABAR_BENCH_RPC"
 
 // setting is one run of the command.
 type setting struct {
-	rounds   int
-	duration time.Duration
-	filter   string
-	dir      string // of the built programs, and of Mercury's port file
-	out, log io.Writer
+	rounds       int
+	duration     time.Duration
+	filter       string
+	curves, bars bool
+	file         string // for the lines of JSON; empty: none
+	dir          string // of the built programs, and of Mercury's port file
+	self         string // this program
+	out, log     io.Writer
+
+	lines   io.Writer // of JSON
+	results []record.Result
+	idle    []record.Idle
 }
 
 func main() {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(runRole(role, os.Stdin, os.Stdout))
+	}
 	s := setting{out: os.Stdout, log: os.Stderr}
 	flag.IntVar(&s.rounds, "rounds", 5, "alternating rounds")
 	flag.DurationVar(&s.duration, "duration", time.Second, "time of each measurement")
 	flag.StringVar(&s.filter, "case", "", "only cases with this text in their names")
+	flag.BoolVar(&s.curves, "curves", false, "also measure the cases that only charts need")
+	flag.StringVar(&s.file, "json", "", "write the figures to this file as lines of JSON")
+	flag.BoolVar(&s.bars, "bars", false, "compare the figures with the goals, and fail if one is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := s.run(ctx)
@@ -50,10 +78,26 @@ func main() {
 }
 
 func (s *setting) run(ctx context.Context) (err error) {
+	if s.rounds < 1 || s.duration <= 0 {
+		return fmt.Errorf("-rounds %d of -duration %v measure nothing; both must be above 0", s.rounds, s.duration)
+	}
+	if s.self, err = os.Executable(); err != nil {
+		return err
+	}
 	if s.dir, err = os.MkdirTemp("", "cinnabar-bench-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	s.lines = io.Discard
+	if s.file != "" {
+		f, createErr := os.Create(s.file)
+		if createErr != nil {
+			return createErr
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		s.lines = f
+	}
+	machine := s.machine(ctx) // before the builds, which raise the load
 	for _, p := range []struct{ module, pkg, name string }{
 		{".", "./cmd/cinnabar", "cinnabar"}, {".", "./bench/rawtcp", "rawtcp"}, {".", "./bench/smping", "smping"}, {"bench/peers/grpcunary", ".", "grpcunary"},
 	} {
@@ -61,13 +105,23 @@ func (s *setting) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.describe(ctx)
-	for _, c := range cases {
-		if strings.Contains(c.name, s.filter) {
-			if err := s.measure(ctx, c); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+	if err := s.describe(machine); err != nil {
+		return err
+	}
+	for _, c := range allCases() {
+		if strings.Contains(c.name(), s.filter) && (s.curves || !c.curve) {
+			if err := s.measureCase(ctx, c); err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
 			}
 		}
+	}
+	if strings.Contains("idle engines", s.filter) {
+		if err := s.measureIdle(ctx); err != nil {
+			return err
+		}
+	}
+	if s.bars {
+		return s.judge()
 	}
 	return nil
 }
@@ -83,53 +137,80 @@ func (s *setting) build(ctx context.Context, module, pkg, name string) error {
 
 func (s *setting) program(name string) string { return filepath.Join(s.dir, name) }
 
-// describe prints the line that says where the figures come from.
-func (s *setting) describe(ctx context.Context) {
-	version, _ := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	_, _ = fmt.Fprintf(s.out, "# %s, %s %s/%s, %d processors, %s, %d rounds of %v\n", time.Now().UTC().Format(time.DateOnly), runtime.Version(),
-		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), strings.TrimSpace(string(version)), s.rounds, s.duration)
-}
-
-// figure is the result of one measurement.
-type figure struct {
-	Usec float64 `json:"usec_per_call"`
-	MiB  float64 `json:"mib_per_second"`
+// measureCase measures and prints a case under each load.
+func (s *setting) measureCase(ctx context.Context, c *benchCase) error {
+	if err := s.measure(ctx, c, record.Quiet, ""); err != nil {
+		return err
+	}
+	if c.curve {
+		return nil
+	}
+	busy, err := s.startBusy(ctx)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	err = s.measure(ctx, c, record.Busy, ", beside a busy process")
+	used, endErr := busy.end()
+	if err = errors.Join(err, endErr); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.out, "# the busy process had %.0f %% of a processor\n", 100*used.Seconds()/time.Since(begin).Seconds())
+	return err
 }
 
 // measure runs the paths of c in turn and prints their table.
-func (s *setting) measure(ctx context.Context, c benchCase) error {
-	results := make([][]float64, len(c.paths))
+func (s *setting) measure(ctx context.Context, c *benchCase, load, title string) error {
+	results := make([]record.Result, len(c.paths))
+	for i, p := range c.paths {
+		results[i] = record.Result{Op: c.op, Transport: c.transport, Path: p.name, Load: load, Size: int64(c.size), Inflight: c.inflight, Clients: c.clients}
+	}
+	order := make([]int, len(c.paths))
+	for i := range order {
+		order[i] = i
+	}
 	for range s.rounds {
-		for i, p := range c.paths {
-			if !p.there() {
+		for _, i := range order {
+			p := &c.paths[i]
+			if !p.available() {
 				continue
 			}
-			f, err := s.one(ctx, p)
+			r, err := s.one(ctx, p)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
-			results[i] = append(results[i], c.value(f))
+			results[i].Rounds = append(results[i].Rounds, r)
+		}
+		slices.Reverse(order)
+	}
+	for _, r := range results {
+		if len(r.Rounds) == 0 {
+			continue
+		}
+		if err := record.Write(s.lines, r); err != nil {
+			return err
 		}
 	}
-	return c.print(s.out, results)
+	s.results = append(s.results, results...)
+	return printTable(s.out, c, title, results)
 }
 
 // one starts a path's server, measures, and ends the server.
-func (s *setting) one(ctx context.Context, p path) (_ figure, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.duration*4+30*time.Second)
+func (s *setting) one(ctx context.Context, p *path) (_ record.Round, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.duration*4+60*time.Second)
 	defer cancel()
 	srv := exec.CommandContext(ctx, s.find(p.server[0]), p.server[1:]...)
 	srv.Dir, srv.Stderr = s.dir, io.Discard
 	hold, err := srv.StdinPipe()
 	if err != nil {
-		return figure{}, err
+		return record.Round{}, err
 	}
 	out, err := srv.StdoutPipe()
 	if err != nil {
-		return figure{}, err
+		return record.Round{}, err
 	}
 	if err := srv.Start(); err != nil {
-		return figure{}, err
+		return record.Round{}, err
 	}
 	defer func() {
 		_ = hold.Close()
@@ -138,12 +219,12 @@ func (s *setting) one(ctx context.Context, p path) (_ figure, err error) {
 	}()
 	address, err := ready(out, p.ready)
 	if err != nil {
-		return figure{}, err
+		return record.Round{}, err
 	}
 	return s.client(ctx, p, address)
 }
 
-// ready waits for the line with which a server says that it serves, and reads on in the background.
+// ready waits for the line with which a server announces that it serves, and reads on in the background.
 func ready(out io.Reader, mark string) (string, error) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
@@ -156,7 +237,7 @@ func ready(out io.Reader, mark string) (string, error) {
 }
 
 // client runs the measuring half.
-func (s *setting) client(ctx context.Context, p path, address string) (figure, error) {
+func (s *setting) client(ctx context.Context, p *path, address string) (record.Round, error) {
 	cmd := exec.CommandContext(ctx, s.find(p.client[0]), p.clientArgs(address, s.duration)...)
 	cmd.Dir = s.dir
 	text, err := cmd.Output()
@@ -165,28 +246,16 @@ func (s *setting) client(ctx context.Context, p path, address string) (figure, e
 		if e, ok := errors.AsType[*exec.ExitError](err); ok && len(e.Stderr) > 0 {
 			said = e.Stderr
 		}
-		return figure{}, fmt.Errorf("client: %w: %s", err, strings.TrimSpace(string(said)))
+		return record.Round{}, fmt.Errorf("client: %w: %s", err, strings.TrimSpace(string(said)))
 	}
 	return p.parse(string(text))
 }
 
 // find prefers the programs that were built over those in PATH.
 func (s *setting) find(name string) string {
-	if own := s.program(name); exists(own) {
+	own := s.program(name)
+	if _, err := os.Stat(own); err == nil {
 		return own
 	}
 	return name
-}
-
-func exists(name string) bool {
-	_, err := os.Stat(name)
-	return err == nil
-}
-
-// parseJSON reads the last line of a program that prints JSON.
-func parseJSON(text string) (figure, error) {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	var f figure
-	err := json.Unmarshal([]byte(lines[len(lines)-1]), &f)
-	return f, err
 }

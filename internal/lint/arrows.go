@@ -245,7 +245,8 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags},
 	},
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
-	"bench/rpc":                {},
+	"bench/internal/record":    {}, // the form of recorded results
+	"bench/rpc":                {code: []string{".", "bench/internal/record"}, modules: []string{modSys}},
 	"bench/internal/benchtest": {}, // for the tests of measuring programs
 	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
 	"bench/hostile": {

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/bench/internal/record"
+)
+
+// systemDetails reads the kernel's version, the processor's name and the load averages. Each that is not known is empty.
+func systemDetails() (kernel, processor, load string) {
+	read := func(name string) string {
+		b, _ := os.ReadFile(name) // the text is empty after an error
+		return strings.TrimSpace(string(b))
+	}
+	for line := range strings.Lines(read("/proc/cpuinfo")) {
+		if name, ok := strings.CutPrefix(line, "model name"); ok {
+			processor = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+			break
+		}
+	}
+	if fields := strings.Fields(read("/proc/loadavg")); len(fields) >= 3 {
+		load = strings.Join(fields[:3], " ")
+	}
+	return read("/proc/sys/kernel/osrelease"), processor, load
+}
+
+// processorTime returns the processor time that this process has used.
+func processorTime() (time.Duration, error) {
+	var r unix.Rusage
+	err := os.NewSyscallError("getrusage", unix.Getrusage(unix.RUSAGE_SELF, &r))
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
+}
+
+// wakeRuns is the number of wake-ups of which the percentiles are.
+const wakeRuns = 201
+
+// wakePrice measures how long after a wake-up a thread runs that was parked for a time on a processor of its own, which was idle meanwhile. The
+// waker keeps the other processor busy until it wakes the thread through an eventfd.
+func wakePrice() ([]record.Wake, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, os.NewSyscallError("sched_getaffinity", err)
+	}
+	var cpus []int
+	for i := range 64 * len(set) { // each word has 64 bits at most
+		if set.IsSet(i) {
+			cpus = append(cpus, i)
+		}
+	}
+	if len(cpus) < 2 {
+		return nil, errors.New("it takes two processors")
+	}
+	var list []record.Wake
+	for _, idle := range []time.Duration{20 * time.Microsecond, 200 * time.Microsecond, 2 * time.Millisecond} {
+		w, err := wakeAfter(idle, cpus[0], cpus[1])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}
+
+// wakeAfter measures wake-ups by a thread of processor one of a thread of processor other, which has been parked for the time idle.
+func wakeAfter(idle time.Duration, one, other int) (record.Wake, error) {
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return record.Wake{}, os.NewSyscallError("eventfd", err)
+	}
+	defer func() { _ = unix.Close(bell) }()
+	begin := time.Now()
+	var parked, woken atomic.Int64 // moments since begin; 0: not yet
+	var failed atomic.Bool         // one of the threads has ended early
+	await := func(moment *atomic.Int64) (at time.Duration, ok bool) {
+		for {
+			if at := moment.Swap(0); at != 0 {
+				return time.Duration(at), true
+			}
+			if failed.Load() {
+				return 0, false
+			}
+		}
+	}
+	ended := make(chan error, 2)
+	go onProcessor(other, ended, &failed, func() error { // the sleeper
+		var b [8]byte
+		for range wakeRuns {
+			parked.Store(int64(time.Since(begin)))
+			if _, err := unix.Read(bell, b[:]); err != nil {
+				return os.NewSyscallError("read", err)
+			}
+			woken.Store(int64(time.Since(begin)))
+			for woken.Load() != 0 && !failed.Load() { // the waker has not seen it
+			}
+		}
+		return nil
+	})
+	var prices []float64
+	go onProcessor(one, ended, &failed, func() error { // the waker, which never leaves its processor
+		ring := binary.NativeEndian.AppendUint64(nil, 1)
+		for range wakeRuns {
+			since, ok := await(&parked)
+			if !ok {
+				return nil
+			}
+			rung := time.Since(begin)
+			for rung < since+idle {
+				rung = time.Since(begin)
+			}
+			if _, err := unix.Write(bell, ring); err != nil {
+				return os.NewSyscallError("write", err)
+			}
+			at, ok := await(&woken)
+			if !ok {
+				return nil
+			}
+			prices = append(prices, float64(at-rung)/float64(time.Microsecond))
+		}
+		return nil
+	})
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		return record.Wake{}, err
+	}
+	slices.Sort(prices)
+	return record.Wake{Idle: float64(idle) / float64(time.Microsecond), P50: prices[len(prices)/2], P90: prices[len(prices)*9/10]}, nil
+}
+
+// onProcessor runs f on a thread of its own that stays on one processor, and sends the error of f, before which it sets failed. The thread ends with f,
+// because it is never unlocked: no other goroutine gets it.
+func onProcessor(cpu int, ended chan<- error, failed *atomic.Bool, f func() error) {
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	err := os.NewSyscallError("sched_setaffinity", unix.SchedSetaffinity(0, &set))
+	if err == nil {
+		err = f()
+	} else {
+		err = fmt.Errorf("processor %d: %w", cpu, err)
+	}
+	if err != nil {
+		failed.Store(true)
+	}
+	ended <- err
+}

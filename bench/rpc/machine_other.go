@@ -1,0 +1,19 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"cinnabar/bench/internal/record"
+)
+
+var errLinuxOnly = errors.New("this program measures it on Linux only, and this is " + runtime.GOOS)
+
+func systemDetails() (kernel, processor, load string) { return "", "", "" }
+
+func wakePrice() ([]record.Wake, error) { return nil, errLinuxOnly }
+
+func processorTime() (time.Duration, error) { return 0, errLinuxOnly }
