@@ -207,7 +207,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/perfrpc": {
 		code:    []string{".", "cmd/cinnabar/internal/cli", "codec"},
 		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest", "codec/hgproc"},
-		modules: []string{modCobra, modHistogram},
+		modules: []string{modCobra, modHistogram, modSys},
 	},
 	"cmd/cinnabar/internal/perfverbs": {
 		code:    []string{"internal/sockio", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},

@@ -9,7 +9,7 @@ import "testing"
 func TestRateAllocations(t *testing.T) {
 	p := newPair(t, serveOptions{}, options{sizes: []int64{64}})
 	c := p.prepare(t, prepareRate)
-	w := newStopwatch()
+	w := newStopwatch(newCallTimes())
 	n := testing.AllocsPerRun(2000, func() {
 		if err := p.run.iterate(t.Context(), c, 64, w); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -55,11 +56,11 @@ type run struct {
 	watch   watch
 }
 
-// openRun opens the engine of one client. Nothing goes to the servers yet.
-func openRun(ctx context.Context, o *options, rank int, addresses []string) (*run, error) {
-	engine, err := cinnabar.Open(ctx, cli.LocalFor(ctx, addresses[0]), cli.Logged(ctx, nil))
+// openRun opens the engine of one client at the address local. Nothing goes to the servers yet.
+func openRun(ctx context.Context, o *options, rank int, local string, addresses []string) (*run, error) {
+	engine, err := cinnabar.Open(ctx, local, cli.Logged(ctx, nil))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("client %d of %d: %w", rank+1, o.clients, err)
 	}
 	r := &run{o: o, rank: rank, engine: engine}
 	for _, a := range addresses {
@@ -137,16 +138,41 @@ type result struct {
 	watch *stopwatch
 }
 
+// callTimes is the times of single calls. Clients share it, because one takes 270 KiB.
+type callTimes struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	histogram *hdrhistogram.Histogram // in nanoseconds
+}
+
+func newCallTimes() *callTimes {
+	return &callTimes{histogram: hdrhistogram.New(1, int64(time.Hour), 3)}
+}
+
+// add notes the time of a call. A call of more than an hour is left out.
+func (c *callTimes) add(d time.Duration) {
+	c.mu.Lock()
+	_ = c.histogram.RecordValue(int64(d))
+	c.mu.Unlock()
+}
+
+// addTo adds the times to sum.
+func (c *callTimes) addTo(sum *hdrhistogram.Histogram) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sum.Merge(c.histogram)
+}
+
 // stopwatch measures iterations of calls that follow each other without a gap, unless resume says so. It reads the
 // clock once for each call, because percentiles need the time of each.
 type stopwatch struct {
 	start time.Time
-	took  time.Duration           // from start to the end of the last call
-	calls *hdrhistogram.Histogram // times of single calls, in nanoseconds
+	took  time.Duration // from start to the end of the last call
+	calls *callTimes    // nil: the times are not kept
 }
 
-func newStopwatch() *stopwatch {
-	return &stopwatch{start: time.Now(), calls: hdrhistogram.New(1, int64(time.Hour), 3)}
+func newStopwatch(calls *callTimes) *stopwatch {
+	return &stopwatch{start: time.Now(), calls: calls}
 }
 
 // resume leaves out the time since the last call.
@@ -156,20 +182,22 @@ func (w *stopwatch) resume() { w.start = time.Now().Add(-w.took) }
 // the percentiles; the wall time counts it all the same.
 func (w *stopwatch) called(begin time.Duration) {
 	w.took = time.Since(w.start)
-	_ = w.calls.RecordValue(int64(w.took - begin))
+	if w.calls != nil {
+		w.calls.add(w.took - begin)
+	}
 }
 
 // measure warms up, waits for the other clients at the line, and makes iterations until the count or the time is reached
 // or group ends. The calls have ctx, which does not end: watching it would cost.
-func (r *run) measure(ctx, group context.Context, c caller, size int64, line *barrier) (result, error) {
-	if err := r.warm(ctx, group, c, size); err != nil {
+func (r *run) measure(ctx, group context.Context, c caller, size int64, calls *callTimes, line *barrier) (result, error) {
+	if err := line.warm(group, func() error { return r.warm(ctx, group, c, size) }); err != nil {
 		return result{}, err
 	}
 	if err := line.wait(group); err != nil {
 		return result{}, err
 	}
 	defer r.watch.guard(r.o.timeout, r.engine)()
-	result := result{size: size, watch: newStopwatch()}
+	result := result{size: size, watch: newStopwatch(calls)}
 	for n := 0; r.o.more(n, result.watch.took) && group.Err() == nil; n++ {
 		if err := r.checked(ctx, c, size, result.watch); err != nil {
 			return result, r.blame(err)
@@ -187,10 +215,13 @@ func (r *run) warm(ctx, group context.Context, c caller, size int64) error {
 	if size > large {
 		n = warmLarge
 	}
+	if r.o.clients > warmTogether { // so that all together warm up in a time of the same order
+		n = max(1, n*warmTogether/r.o.clients)
+	}
 	if r.o.count > 0 {
 		n = min(n, r.o.count)
 	}
-	ignored := newStopwatch()
+	ignored := newStopwatch(nil)
 	for ; n > 0 && group.Err() == nil; n-- {
 		if err := r.iterate(ctx, c, size, ignored); err != nil {
 			return r.blame(err)

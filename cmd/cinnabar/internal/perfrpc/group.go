@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
 	"sync"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
@@ -24,10 +27,14 @@ func runClients(ctx context.Context, job job, o *options, s cli.Streams) (err er
 	if err != nil {
 		return err
 	}
+	local := cli.LocalFor(ctx, addresses[0])
+	if err := checkFiles(o.clients, len(addresses), transportOf(local)); err != nil {
+		return err
+	}
 	g := &group{job: job, o: o}
 	defer func() { err = errors.Join(err, g.close()) }()
 	for rank := range o.clients {
-		r, err := openRun(ctx, o, rank, addresses)
+		r, err := openRun(ctx, o, rank, localOf(local, rank, o.clients), addresses)
 		if err != nil {
 			return err
 		}
@@ -37,6 +44,53 @@ func runClients(ctx context.Context, job job, o *options, s cli.Streams) (err er
 	defer context.AfterFunc(ctx, func() { _ = g.closeEngines() })()
 	if err := g.run(context.WithoutCancel(ctx), s); err != nil {
 		return cli.Reason(ctx, err)
+	}
+	return nil
+}
+
+// Limits on clients of one process.
+const (
+	// clientsPerHost is the number of clients at one loopback address. A server grants one host nine sixteenths of its connections, and
+	// the system has some 28,000 ports for each address, of which a client takes two.
+	clientsPerHost = 1000
+
+	// warmTogether is the number of clients that connect and warm up at a time. A server bounds unfinished handshakes.
+	warmTogether = 128
+
+	// sharedTimes is the number of histograms that the clients of a size share.
+	sharedTimes = 64
+)
+
+// localOf returns the address at which the client of a rank opens its engine: local, or one of several loopback addresses if local is one and
+// there are more clients than one host should have. Linux alone has all of 127.0.0.0/8 without configuration.
+func localOf(local string, rank, clients int) string {
+	if runtime.GOOS != "linux" || clients <= clientsPerHost {
+		return local
+	}
+	protocol, where, _ := strings.Cut(local, "://")
+	a, err := netip.ParseAddrPort(where)
+	if err != nil || !a.Addr().Is4() || !a.Addr().IsLoopback() {
+		return local
+	}
+	hosts := (clients + clientsPerHost - 1) / clientsPerHost
+	return fmt.Sprintf("%s://127.0.0.%d:0", protocol, 2+rank%hosts)
+}
+
+// Descriptors of one client: over tcp its listener, an epoll set and an eventfd, and a socket and an epoll set for each server; over sm about as many.
+// A process has spareFiles beside them.
+const (
+	engineFiles     = 3
+	connectionFiles = 2
+	spareFiles      = 64
+)
+
+// checkFiles refuses more clients than the limit of open files has room for, because they would fail one by one with errors of the system.
+func checkFiles(clients, servers int, transport string) error {
+	each := engineFiles + connectionFiles*servers
+	limit, known := openFiles()
+	if need := clients*each + spareFiles; known && need > limit {
+		return fmt.Errorf("--clients %d over %s needs about %d open files, and the limit is %d: raise it (ulimit -n %d), or take at most %d clients",
+			clients, transport, need, limit, need, max(0, (limit-spareFiles)/each))
 	}
 	return nil
 }
@@ -88,13 +142,17 @@ func (g *group) measure(ctx context.Context, s cli.Streams, size int64) ([]resul
 	group, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	line := newBarrier(len(g.runs))
+	calls := make([]*callTimes, min(sharedTimes, len(g.runs)))
+	for i := range calls {
+		calls[i] = newCallTimes()
+	}
 	defer cli.RateLines{To: s, Every: g.o.interval, Size: size, Bytes: g.callers[0].moved(size), Unit: "calls", Made: g.ended}.Start(line.open)()
 	results := make([]result, len(g.runs))
 	var wg sync.WaitGroup
 	for i, r := range g.runs {
 		wg.Go(func() {
 			var err error
-			if results[i], err = r.measure(ctx, group, g.callers[i], size, line); err != nil {
+			if results[i], err = r.measure(ctx, group, g.callers[i], size, calls[i%len(calls)], line); err != nil {
 				fail(err) // the first counts
 			}
 		})
@@ -111,8 +169,10 @@ func (g *group) ended() (n uint64) {
 	return n
 }
 
-// barrier is a line that clients pass together, once.
+// barrier is a line that clients pass together, once. Before it warmTogether of them at a time may warm up.
 type barrier struct {
+	places chan struct{} // holds a value for each client that warms up
+
 	mu sync.Mutex
 	// +checklocks:mu
 	missing int
@@ -120,7 +180,18 @@ type barrier struct {
 }
 
 func newBarrier(clients int) *barrier {
-	return &barrier{missing: clients, open: make(chan struct{})}
+	return &barrier{places: make(chan struct{}, warmTogether), missing: clients, open: make(chan struct{})}
+}
+
+// warm calls f when there is a place, or returns the reason when ctx ends.
+func (b *barrier) warm(ctx context.Context, f func() error) error {
+	select {
+	case b.places <- struct{}{}:
+		defer func() { <-b.places }()
+		return f()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // wait returns when all are there, or with the reason when ctx ends.

@@ -99,7 +99,7 @@ func TestBlame(t *testing.T) {
 	}
 	c := p.prepare(t, prepareRate)
 	p.run.o.timeout, p.run.o.count = 20*time.Millisecond, 1
-	_, err := p.run.measure(t.Context(), t.Context(), c, 64, newBarrier(1))
+	_, err := p.run.measure(t.Context(), t.Context(), c, 64, newCallTimes(), newBarrier(1))
 	if !errors.Is(err, codes.Timeout) {
 		t.Errorf("%v, want TIMEOUT", err)
 	}

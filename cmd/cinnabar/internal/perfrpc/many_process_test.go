@@ -1,6 +1,7 @@
 package perfrpc
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/testproc"
@@ -63,14 +65,45 @@ func TestClientsAtServers(t *testing.T) {
 			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.Stdout.String(), -1) {
 				keys = append(keys, m[1])
 			}
-			if !slices.Equal(keys, lineKeys) {
-				t.Errorf("keys %q, want %q", keys, lineKeys)
+			want := slices.Clone(lineKeys)
+			if strings.Contains(tt.client, "--clients") {
+				want = append(want, "clients")
+				if !strings.Contains(tt.client, "--barrier") {
+					want = append(want, "least_calls_per_second", "most_calls_per_second")
+				}
+			}
+			if !slices.Equal(keys, want) {
+				t.Errorf("keys %q, want %q", keys, want)
 			}
 			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.Stdout.String(), want) {
 				t.Errorf("%s\ndoes not have %s", out.Stdout, want)
 			}
 		})
 	}
+}
+
+// TestManyClients measures with more clients than connect at a time, and with so many that they come from several addresses. The environment variable
+// CINNABAR_LARGE raises their number to 10,000, or to those that the limit of open files has room for.
+func TestManyClients(t *testing.T) {
+	clients := 2 * warmTogether
+	if os.Getenv("CINNABAR_LARGE") != "" {
+		clients = maxClients
+		if limit, known := openFiles(); known {
+			clients = min(clients, (limit-spareFiles)/(engineFiles+connectionFiles))
+		}
+	}
+	server, address := startServe(t, "--once", "--max-connections", strconv.Itoa(2*clients))
+	client := clitest.Start(t, "perf", "rate", address, "--size", "8", "--count", "2", "--json", "--clients", strconv.Itoa(clients))
+	client.SetLimit(10 * time.Minute)
+	if code := client.ExitCode(); code != 0 {
+		t.Fatalf("exit code %d: %s", code, client.Stderr)
+	}
+	var l reportLine
+	if err := json.Unmarshal([]byte(client.Stdout.String()), &l); err != nil || l.Clients != clients || l.Count != int64(2*clients) || l.Least <= 0 || l.Most < l.Least {
+		t.Errorf("%d clients: %+v, %v", clients, l, err)
+	}
+	clitest.WantOK(t, server)
+	t.Logf("%d clients", clients)
 }
 
 // mpi builds the library by which Mercury's programs become the processes of one client.

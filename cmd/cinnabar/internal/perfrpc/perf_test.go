@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -124,8 +126,8 @@ func TestExitCodes(t *testing.T) {
 		{Args: "perf rate x --inflight 0", Code: 2, Text: "--inflight"},
 		{Args: "perf rate x --inflight 4097", Code: 2, Text: "--inflight"},
 		{Args: "perf rate x --clients 0", Code: 2, Text: "--clients"},
-		{Args: "perf rate x --clients 257", Code: 2, Text: "--clients"},
-		{Args: "perf rate x --clients 2 --inflight 4096", Code: 2, Text: "more than 4096"},
+		{Args: "perf rate x --clients 10001", Code: 2, Text: "--clients"},
+		{Args: "perf rate x --clients 3 --inflight 4096", Code: 2, Text: "more than 10000"},
 		{Args: "perf rate x --timeout -1s", Code: 2, Text: "--timeout"},
 		{Args: "perf rate x --transfers 2", Code: 2, Text: "unknown flag"},
 		{Args: "perf bw-read x --size 0", Code: 2, Text: "--size"},
@@ -139,11 +141,9 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	w := newStopwatch()
+	w := newStopwatch(newCallTimes())
 	for _, d := range []time.Duration{8, 9, 12} {
-		if err := w.calls.RecordValue(int64(d * time.Microsecond)); err != nil {
-			t.Fatal(err)
-		}
+		w.calls.add(d * time.Microsecond)
 	}
 	w.took = 29 * time.Microsecond
 	result := result{size: 1024, calls: 3, bytes: 3 * 1024, watch: w}
@@ -168,10 +168,8 @@ func TestReport(t *testing.T) {
 func TestReportOfClients(t *testing.T) {
 	var results []result
 	for _, took := range []time.Duration{20, 25, 40} {
-		w := newStopwatch()
-		if err := w.calls.RecordValue(int64(took * time.Microsecond)); err != nil {
-			t.Fatal(err)
-		}
+		w := newStopwatch(newCallTimes())
+		w.calls.add(took * time.Microsecond)
 		w.took = took * time.Microsecond
 		results = append(results, result{size: 1024, calls: 10, bytes: 10 * 1024, watch: w})
 	}
@@ -190,6 +188,59 @@ func TestReportOfClients(t *testing.T) {
 		}
 	}
 	clitest.Golden(t, "perf-clients.golden", out.Out.String())
+}
+
+// TestReportOfSharedTimes counts a call once, although the clients share their histogram.
+func TestReportOfSharedTimes(t *testing.T) {
+	calls := newCallTimes()
+	var results []result
+	for range 3 {
+		calls.add(time.Microsecond)
+		w := newStopwatch(calls)
+		w.took = time.Microsecond
+		results = append(results, result{calls: 1, watch: w})
+	}
+	if n := (&report{o: &options{clients: 3}}).total(results).histogram.TotalCount(); n != 3 {
+		t.Errorf("%d times of 3 calls", n)
+	}
+}
+
+// TestLocalOf spreads thousands of clients of a loopback server over addresses, and leaves all others where they are.
+func TestLocalOf(t *testing.T) {
+	const here = "ofi+tcp://127.0.0.1:0"
+	spread := here
+	if runtime.GOOS == "linux" {
+		spread = "ofi+tcp://127.0.0.5:0"
+	}
+	for _, tt := range []struct {
+		local         string
+		rank, clients int
+		want          string
+	}{
+		{here, 3, 1000, here},
+		{here, 3, 10_000, spread},
+		{here, 13, 10_000, spread},
+		{"ofi+tcp://192.0.2.1:0", 3, 10_000, "ofi+tcp://192.0.2.1:0"},
+		{"ofi+tcp://[::1]:0", 3, 10_000, "ofi+tcp://[::1]:0"},
+		{"na+sm", 3, 10_000, "na+sm"},
+	} {
+		if got := localOf(tt.local, tt.rank, tt.clients); got != tt.want {
+			t.Errorf("client %d of %d at %s: %s, want %s", tt.rank, tt.clients, tt.local, got, tt.want)
+		}
+	}
+}
+
+// TestCheckFiles names the limit of open files and the number of clients that it has room for.
+func TestCheckFiles(t *testing.T) {
+	limit, known := openFiles()
+	if !known {
+		t.Skip("this system has no limit of open files")
+	}
+	if err := checkFiles(1, 1, "tcp"); err != nil {
+		t.Error(err)
+	}
+	clients := limit/(engineFiles+connectionFiles) + 1
+	clitest.WantError(t, checkFiles(clients, 1, "tcp"), fmt.Sprintf("--clients %d over tcp", clients), fmt.Sprintf("the limit is %d", limit), "ulimit -n", "take at most")
 }
 
 // Ports of several servers count up from the one that is given.
@@ -237,7 +288,7 @@ func TestTargets(t *testing.T) {
 func TestVerifyFindsWrongPush(t *testing.T) {
 	p := newPair(t, serveOptions{}, options{sizes: []int64{4096}, transfers: 2, inflight: 2, verify: true})
 	c := p.prepare(t, prepareBwRead)
-	if err := p.run.checked(t.Context(), c, 4096, newStopwatch()); err != nil {
+	if err := p.run.checked(t.Context(), c, 4096, newStopwatch(newCallTimes())); err != nil {
 		t.Fatal(err)
 	}
 	h, err := p.server.memory.find(handleKey{0, p.run.engine.Addr(), 1})
@@ -247,7 +298,7 @@ func TestVerifyFindsWrongPush(t *testing.T) {
 	h.mu.Lock()
 	h.local.Bytes()[4096+40]++
 	h.mu.Unlock()
-	clitest.WantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch()), "wrong data", "integer 10 is 11")
+	clitest.WantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch(newCallTimes())), "wrong data", "integer 10 is 11")
 }
 
 // parity: D28

@@ -33,6 +33,9 @@ type reportLine struct {
 	MiBPerSecond   float64 `json:"mib_per_second"`
 	P50Usec        float64 `json:"p50_usec"`
 	P99Usec        float64 `json:"p99_usec"`
+	Clients        int     `json:"clients,omitempty"`                // if there are several
+	Least          float64 `json:"least_calls_per_second,omitempty"` // of the slowest client, if the clients have rates of their own
+	Most           float64 `json:"most_calls_per_second,omitempty"`  // of the fastest one
 }
 
 // apart reports whether each client's rate is shown: with a common end they have none of their own.
@@ -79,9 +82,10 @@ type total struct {
 
 // total adds up. Clients that ended at a common time are one; the others have rates of their own.
 func (r *report) total(results []result) total {
-	t := total{leastPerSecond: math.Inf(1), histogram: newStopwatch().calls}
+	t := total{leastPerSecond: math.Inf(1), histogram: hdrhistogram.New(1, int64(time.Hour), 3)}
 	var took time.Duration
 	var bytes int64
+	added := map[*callTimes]bool{}
 	for _, one := range results {
 		took = max(took, one.watch.took)
 		rate := cli.PerSecond(one.calls, one.watch.took)
@@ -90,7 +94,10 @@ func (r *report) total(results []result) total {
 		t.callsPerSecond += rate
 		t.bytesPerSecond += cli.PerSecond(one.bytes, one.watch.took)
 		t.leastPerSecond, t.mostCalls = min(t.leastPerSecond, rate), max(t.mostCalls, rate)
-		t.histogram.Merge(one.watch.calls)
+		if times := one.watch.calls; !added[times] { // clients share them
+			added[times] = true
+			times.addTo(t.histogram)
+		}
 	}
 	if !r.apart() {
 		t.callsPerSecond, t.bytesPerSecond = cli.PerSecond(t.calls, took), cli.PerSecond(bytes, took)
@@ -105,6 +112,12 @@ func (r *report) line(results ...result) error {
 		Op: r.op, Transport: r.transport, Size: results[0].size, Inflight: r.o.inflight, Count: t.calls,
 		CallsPerSecond: cli.Round2(t.callsPerSecond), MiBPerSecond: cli.Round2(t.bytesPerSecond / cli.MiB),
 		P50Usec: cli.Micros(t.histogram.ValueAtQuantile(50)), P99Usec: cli.Micros(t.histogram.ValueAtQuantile(99)),
+	}
+	if r.o.clients > 1 {
+		l.Clients = r.o.clients
+	}
+	if r.apart() {
+		l.Least, l.Most = cli.Round2(t.leastPerSecond), cli.Round2(t.mostCalls)
 	}
 	if t.callsPerSecond > 0 {
 		l.UsecPerCall = cli.Round2(1e6 / t.callsPerSecond)
