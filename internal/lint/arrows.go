@@ -246,6 +246,7 @@ var layers = map[string]row{
 	},
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
 	"bench/internal/record":    {}, // the form of recorded results
+	"bench/report":             {code: []string{"bench/internal/record"}},
 	"bench/rpc":                {code: []string{".", "bench/internal/record"}, modules: []string{modSys}},
 	"bench/internal/benchtest": {}, // for the tests of measuring programs
 	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
