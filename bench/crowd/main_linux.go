@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strings"
@@ -108,8 +109,12 @@ func (s *setting) run(ctx context.Context) (err error) {
 	}
 	idle, active := s.idle, s.active
 	s.fit(files)
-	s.printf("# %s, %s %s/%s, %d processors; at most %d open files in a process\n", time.Now().UTC().Format(time.DateOnly),
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), files)
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		commit = []byte("unknown commit")
+	}
+	s.printf("# %s, %s %s/%s, %d processors, %s; at most %d open files in a process\n", time.Now().UTC().Format(time.DateOnly),
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), strings.TrimSpace(string(commit)), files)
 	if s.idle < idle || s.active < active {
 		s.printf("# %d idle and %d active clients were asked for: the limit of open files leaves room for %d and %d; raise it (ulimit -Hn)\n", idle, active, s.idle, s.active)
 	}
@@ -239,5 +244,5 @@ func (s *setting) printIdle(before, after usage, took time.Duration) {
 }
 
 func (s *setting) printf(format string, args ...any) {
-	_, _ = fmt.Fprint(s.out, strings.TrimPrefix(fmt.Sprintf(format, args...), " ")) // a table on a closed pipe is of no use to anyone
+	_, _ = fmt.Fprintf(s.out, format, args...) // a report on a closed pipe has no reader
 }

@@ -82,8 +82,8 @@ func TestClientsAtServers(t *testing.T) {
 	}
 }
 
-// TestManyClients measures with more clients than connect at a time, and with so many that they come from several addresses. The environment variable
-// CINNABAR_LARGE raises their number to 10,000, or to those that the limit of open files has room for.
+// TestManyClients measures with more clients than connect at a time. The environment variable
+// CINNABAR_LARGE raises their number to 10,000, or to those that the limit of open files has room for. They come from several addresses then.
 func TestManyClients(t *testing.T) {
 	clients := 2 * warmTogether
 	if os.Getenv("CINNABAR_LARGE") != "" {
