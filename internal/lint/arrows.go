@@ -205,9 +205,9 @@ var layers = map[string]row{
 		modules: []string{modCobra},
 	},
 	"cmd/cinnabar/internal/perfrpc": {
-		code:    []string{".", "cmd/cinnabar/internal/cli", "codec"},
+		code:    []string{".", "cmd/cinnabar/internal/cli", "codec", "internal/progress"},
 		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest", "codec/hgproc"},
-		modules: []string{modCobra, modHistogram, modSys},
+		modules: []string{modCobra, modFlags, modHistogram, modSys},
 	},
 	"cmd/cinnabar/internal/perfverbs": {
 		code:    []string{"internal/sockio", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},

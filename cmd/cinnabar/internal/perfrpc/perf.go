@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/internal/progress"
 )
 
 // Limits of perf's options.
@@ -43,6 +45,34 @@ type options struct {
 	bidirectional bool
 	keep          bool
 	json          bool
+	dear          dearWakeUps
+}
+
+// dearWakeUps makes wake-ups of this process as dear as those of another machine, for bench/rpc.
+type dearWakeUps struct{ late, toll time.Duration }
+
+// register adds the options, which are hidden, because a measurement with them is not one of this machine.
+func (d *dearWakeUps) register(f *pflag.FlagSet) {
+	const late, toll = "late", "toll"
+	f.DurationVar(&d.late, late, 0, "for tests: time that each goroutine computes after a wake-up, before it looks")
+	f.DurationVar(&d.toll, toll, 0, "for tests: time that each signal to another process takes in addition")
+	for _, name := range []string{late, toll} {
+		if err := f.MarkHidden(name); err != nil {
+			panic(err) // the option was registered above
+		}
+	}
+}
+
+// begin makes wake-ups dear until the function that it returns is called.
+func (d *dearWakeUps) begin() (end func(), err error) {
+	if d.late < 0 || d.toll < 0 {
+		return nil, cli.Usagef("--late %v and --toll %v must not be below 0", d.late, d.toll)
+	}
+	if *d == (dearWakeUps{}) {
+		return func() {}, nil
+	}
+	progress.MakeWakeUpsDear(d.late, d.toll, true)
+	return func() { progress.MakeWakeUpsDear(0, 0, false) }, nil
 }
 
 func (o *options) largest() int64 { return o.sizes[len(o.sizes)-1] }
@@ -91,6 +121,11 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 			if o.memory, err = cli.ParseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
 				return err
 			}
+			end, err := o.dear.begin()
+			if err != nil {
+				return err
+			}
+			defer end()
 			return runServe(cmd.Context(), o, s)
 		},
 	}
@@ -104,6 +139,7 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	o.limits.Register(f)
+	o.dear.register(f)
 	return cmd
 }
 
@@ -135,6 +171,11 @@ files: ulimit -n must allow them.`,
 			if o.interval, err = cli.Interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
 				return err
 			}
+			end, err := o.dear.begin()
+			if err != nil {
+				return err
+			}
+			defer end()
 			return runClients(cmd.Context(), job, o, s)
 		},
 	}
@@ -159,6 +200,7 @@ files: ulimit -n must allow them.`,
 	f.BoolVar(&o.keep, "keep", false, "leave servers running that end with their client")
 	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
 	cli.JSONFlag(f, &o.json)
+	o.dear.register(f)
 	return cmd
 }
 

@@ -129,6 +129,8 @@ func TestExitCodes(t *testing.T) {
 		{Args: "perf rate x --clients 10001", Code: 2, Text: "--clients"},
 		{Args: "perf rate x --clients 3 --inflight 4096", Code: 2, Text: "more than 10000"},
 		{Args: "perf rate x --timeout -1s", Code: 2, Text: "--timeout"},
+		{Args: "perf rate x --late -1s", Code: 2, Text: "--late"},
+		{Args: "perf serve tcp --toll -1s", Code: 2, Text: "--toll"},
 		{Args: "perf rate x --transfers 2", Code: 2, Text: "unknown flag"},
 		{Args: "perf bw-read x --size 0", Code: 2, Text: "--size"},
 		{Args: "perf bw-read x --transfers 0", Code: 2, Text: "--transfers"},

@@ -11,6 +11,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/internal/progress"
 )
 
 // report prints a line for each size as it comes, under a header, or a JSON object.
@@ -36,6 +37,8 @@ type reportLine struct {
 	Clients        int     `json:"clients,omitempty"`                // if there are several
 	Least          float64 `json:"least_calls_per_second,omitempty"` // of the slowest client, if the clients have rates of their own
 	Most           float64 `json:"most_calls_per_second,omitempty"`  // of the fastest one
+	Late           uint64  `json:"delayed_wake_ups,omitempty"`       // of this process so far, by --late
+	Tolls          uint64  `json:"delayed_signals,omitempty"`        // the same by --toll
 }
 
 // apart reports whether each client's rate is shown: with a common end they have none of their own.
@@ -113,6 +116,7 @@ func (r *report) line(results ...result) error {
 		CallsPerSecond: cli.Round2(t.callsPerSecond), MiBPerSecond: cli.Round2(t.bytesPerSecond / cli.MiB),
 		P50Usec: cli.Micros(t.histogram.ValueAtQuantile(50)), P99Usec: cli.Micros(t.histogram.ValueAtQuantile(99)),
 	}
+	l.Late, l.Tolls = progress.DearWakeUps()
 	if r.o.clients > 1 {
 		l.Clients = r.o.clients
 	}

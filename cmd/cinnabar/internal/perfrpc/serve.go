@@ -33,6 +33,7 @@ type serveOptions struct {
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
 	limits        cli.EngineLimits
+	dear          dearWakeUps
 }
 
 // runServe serves until ctx ends, or with --once until a client is done.
