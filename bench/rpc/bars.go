@@ -151,6 +151,15 @@ func (s *setting) judge() error {
 	if _, err := fmt.Fprintln(s.out, "\n# goals"); err != nil {
 		return err
 	}
+	worst := 0.0
+	for _, r := range s.results {
+		worst = max(worst, r.Others, r.Stolen)
+	}
+	if worst > disturbance {
+		if _, err := fmt.Fprintf(s.out, "# the machine was not quiet: others used up to %.2f processors during a case\n", worst); err != nil {
+			return err
+		}
+	}
 	all := true
 	for _, v := range s.verdicts(allCases()) {
 		all = all && v.met()

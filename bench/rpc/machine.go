@@ -16,6 +16,7 @@ func (s *setting) machine(ctx context.Context) record.Machine {
 	m := record.Machine{
 		Format: record.Format, Date: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH,
 		Processors: runtime.NumCPU(), Commit: "unknown", Rounds: s.rounds, Seconds: s.duration.Seconds(),
+		Late: float64(s.late) / float64(time.Microsecond), Toll: float64(s.toll) / float64(time.Microsecond),
 	}
 	if commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(commit))
@@ -40,7 +41,26 @@ func (s *setting) describe(m record.Machine) error {
 	for _, w := range m.Wake {
 		printf("# waking a parked thread on a processor that is idle for %g us: p50 %.1f us, p90 %.1f us\n", w.Idle, w.P50, w.P90)
 	}
+	if s.late > 0 || s.toll > 0 {
+		printf("# in cinnabar's processes each wake-up takes %v longer on purpose, and each signal %v\n", s.late, s.toll)
+	}
 	return nil
+}
+
+// use is the processor time of the machine and of this program up to a moment.
+type use struct {
+	at                  time.Time
+	total, stolen, ours time.Duration // ours: of this process and of its children that have ended
+	known               bool
+}
+
+// since returns the number of processors that others used, and that the host withheld, since an earlier moment; 0 where the system does not say.
+func (u use) since(before use) (others, stolen float64) {
+	if took := u.at.Sub(before.at).Seconds(); u.known && before.known && took > 0 {
+		others = max(0, ((u.total-before.total)-(u.ours-before.ours)).Seconds()/took)
+		stolen = max(0, (u.stolen-before.stolen).Seconds()/took)
+	}
+	return others, stolen
 }
 
 func unknownIfEmpty(s string) string {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,53 @@ func processorTime() (time.Duration, error) {
 	var r unix.Rusage
 	err := os.NewSyscallError("getrusage", unix.Getrusage(unix.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
+}
+
+// processorUse reads the processor time of the machine and of this program.
+func processorUse() use {
+	u := use{at: time.Now()}
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return u
+	}
+	if u.total, u.stolen, err = machineTime(string(text)); err != nil {
+		return u
+	}
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var r unix.Rusage
+		if unix.Getrusage(who, &r) != nil {
+			return u
+		}
+		u.ours += time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	u.known = true
+	return u
+}
+
+// tick is the unit of /proc/stat: USER_HZ, which is 100 for programs on every architecture that Go has.
+const tick = time.Second / 100
+
+// machineTime returns the time that all processors together have computed, and that was withheld from them, of the text of /proc/stat.
+func machineTime(stat string) (total, stolen time.Duration, err error) {
+	first, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(first) // cpu user nice system idle iowait irq softirq steal ...
+	const steal = 8
+	if len(fields) <= steal || fields[0] != "cpu" {
+		return 0, 0, fmt.Errorf("/proc/stat begins with %q", first)
+	}
+	for i, text := range fields[1 : steal+1] {
+		n, err := strconv.ParseInt(text, 10, 64)
+		switch i {
+		case 0, 1, 2, 5, 6:
+			total += time.Duration(n) * tick
+		case 7:
+			stolen = time.Duration(n) * tick
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	return total, stolen, nil
 }
 
 // wakeRuns is the number of wake-ups of which the percentiles are.

@@ -16,4 +16,6 @@ func systemDetails() (kernel, processor, load string) { return "", "", "" }
 
 func wakePrice() ([]record.Wake, error) { return nil, errLinuxOnly }
 
+func processorUse() use { return use{at: time.Now()} }
+
 func processorTime() (time.Duration, error) { return 0, errLinuxOnly }

@@ -1,7 +1,7 @@
 // Command rpc measures calls and bulk transfers of cinnabar perf beside the programs that do the same work elsewhere:
 // Mercury's perf programs, if they are in PATH, gRPC-Go, and a plain TCP connection.
 //
-//	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT] [-curves] [-json FILE] [-bars]
+//	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT] [-curves] [-json FILE] [-bars] [-late D] [-toll D]
 //
 // Each case is measured twice: with nothing beside, and with one process beside that computes all the time. The latter begins before the
 // rounds and ends after them, in the same session, because the scheduler may give another session a share of its own. Each round measures
@@ -13,10 +13,16 @@
 // and the mean of every round, because a median hides a program with two states. A figure that a program does not print is left out: Mercury's print
 // a mean only. Cases with several clients have the calls per second of the slowest and the fastest client.
 //
+// Below a table stands how much of the processors programs beside the measured ones have used, if that is worth mention: then the figures are not those of
+// a quiet machine.
+//
 // At the end stands the processor time of two connected engines without traffic.
 //
 // -json writes the same figures as lines of JSON, which bench/report draws. -curves adds the cases for its charts. -bars compares
 // the figures with the project's goals, and fails if one is missed or was not measured.
+//
+// -late and -toll give a machine with cheap wake-ups the prices of one with dear ones, in the processes of cinnabar: each wake-up takes the
+// first time longer, and each signal to another process the second. A line below each table counts the delays of the client, which shows that they act.
 package main
 
 import (
@@ -46,6 +52,7 @@ type setting struct {
 	duration     time.Duration
 	filter       string
 	curves, bars bool
+	late, toll   time.Duration
 	file         string // for the lines of JSON; empty: none
 	dir          string // of the built programs, and of Mercury's port file
 	self         string // this program
@@ -67,6 +74,8 @@ func main() {
 	flag.BoolVar(&s.curves, "curves", false, "also measure the cases that only charts need")
 	flag.StringVar(&s.file, "json", "", "write the figures to this file as lines of JSON")
 	flag.BoolVar(&s.bars, "bars", false, "compare the figures with the goals, and fail if one is missed")
+	flag.DurationVar(&s.late, "late", 0, "delay each wake-up in the processes of cinnabar")
+	flag.DurationVar(&s.toll, "toll", 0, "delay each signal of theirs to another process")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := s.run(ctx)
@@ -80,6 +89,9 @@ func main() {
 func (s *setting) run(ctx context.Context) (err error) {
 	if s.rounds < 1 || s.duration <= 0 {
 		return fmt.Errorf("-rounds %d of -duration %v measure nothing; both must be above 0", s.rounds, s.duration)
+	}
+	if s.late < 0 || s.toll < 0 {
+		return fmt.Errorf("-late %v and -toll %v must not be below 0", s.late, s.toll)
 	}
 	if s.self, err = os.Executable(); err != nil {
 		return err
@@ -139,28 +151,60 @@ func (s *setting) program(name string) string { return filepath.Join(s.dir, name
 
 // measureCase measures and prints a case under each load.
 func (s *setting) measureCase(ctx context.Context, c *benchCase) error {
-	if err := s.measure(ctx, c, record.Quiet, ""); err != nil {
+	if err := s.measureUnder(ctx, c, record.Quiet); err != nil || c.curve {
 		return err
 	}
-	if c.curve {
-		return nil
+	return s.measureUnder(ctx, c, record.Busy)
+}
+
+// measureUnder measures, prints and records a case under one load.
+func (s *setting) measureUnder(ctx context.Context, c *benchCase, load string) error {
+	before := processorUse()
+	var busy *busyProcess
+	if load == record.Busy {
+		var err error
+		if busy, err = s.startBusy(ctx); err != nil {
+			return err
+		}
 	}
-	busy, err := s.startBusy(ctx)
+	results, err := s.measure(ctx, c, load)
+	var used time.Duration
+	if busy != nil {
+		var endErr error
+		used, endErr = busy.end()
+		err = errors.Join(err, endErr)
+	}
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
-	err = s.measure(ctx, c, record.Busy, ", beside a busy process")
-	used, endErr := busy.end()
-	if err = errors.Join(err, endErr); err != nil {
+	took := time.Since(before.at)
+	others, stolen := processorUse().since(before)
+	title := ""
+	if busy != nil {
+		title = ", beside a busy process"
+	}
+	if err := printTable(s.out, c, title, results); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "# the busy process had %.0f %% of a processor\n", 100*used.Seconds()/time.Since(begin).Seconds())
-	return err
+	if err := s.printNotes(results, busy != nil, used.Seconds()/took.Seconds(), others, stolen); err != nil {
+		return err
+	}
+	for i := range results {
+		r := &results[i]
+		r.Others, r.Stolen = others, stolen
+		if len(r.Rounds) == 0 {
+			continue
+		}
+		if err := record.Write(s.lines, *r); err != nil {
+			return err
+		}
+	}
+	s.results = append(s.results, results...)
+	return nil
 }
 
-// measure runs the paths of c in turn and prints their table.
-func (s *setting) measure(ctx context.Context, c *benchCase, load, title string) error {
+// measure runs the paths of c in turn.
+func (s *setting) measure(ctx context.Context, c *benchCase, load string) ([]record.Result, error) {
 	results := make([]record.Result, len(c.paths))
 	for i, p := range c.paths {
 		results[i] = record.Result{Op: c.op, Transport: c.transport, Path: p.name, Load: load, Size: int64(c.size), Inflight: c.inflight, Clients: c.clients}
@@ -177,29 +221,57 @@ func (s *setting) measure(ctx context.Context, c *benchCase, load, title string)
 			}
 			r, err := s.one(ctx, p)
 			if err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
+				return nil, fmt.Errorf("%s: %w", p.name, err)
 			}
 			results[i].Rounds = append(results[i].Rounds, r)
 		}
 		slices.Reverse(order)
 	}
-	for _, r := range results {
-		if len(r.Rounds) == 0 {
-			continue
-		}
-		if err := record.Write(s.lines, r); err != nil {
-			return err
-		}
+	return results, nil
+}
+
+// disturbance is the number of processors from which on other programs, or the host of a virtual machine, make figures doubtful.
+const disturbance = 0.05
+
+// printNotes prints the circumstances under which a case was measured: the share of a processor that the busy process had, disturbances, and how many wake-ups
+// and signals were delayed on purpose in the clients of all rounds.
+func (s *setting) printNotes(results []record.Result, busy bool, share, others, stolen float64) error {
+	var b strings.Builder
+	if busy {
+		fmt.Fprintf(&b, "# the busy process had %.0f %% of a processor\n", 100*share)
 	}
-	s.results = append(s.results, results...)
-	return printTable(s.out, c, title, results)
+	if others > disturbance {
+		fmt.Fprintf(&b, "# disturbed: other programs used %.2f processors\n", others)
+	}
+	if stolen > disturbance {
+		fmt.Fprintf(&b, "# disturbed: the host of this virtual machine withheld %.2f processors\n", stolen)
+	}
+	if s.late > 0 || s.toll > 0 {
+		n := 0.0
+		for _, r := range results {
+			for _, x := range r.Rounds {
+				n += x.Delayed
+			}
+		}
+		fmt.Fprintf(&b, "# -late and -toll acted %.0f times in the clients\n", n)
+	}
+	_, err := io.WriteString(s.out, b.String())
+	return err
+}
+
+// dearArgs returns the options of cinnabar's processes that make wake-ups dear.
+func (s *setting) dearArgs(p *path) []string {
+	if p.client[0] != "cinnabar" || s.late == 0 && s.toll == 0 {
+		return nil
+	}
+	return []string{"--late", s.late.String(), "--toll", s.toll.String()}
 }
 
 // one starts a path's server, measures, and ends the server.
 func (s *setting) one(ctx context.Context, p *path) (_ record.Round, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.duration*4+60*time.Second)
 	defer cancel()
-	srv := exec.CommandContext(ctx, s.find(p.server[0]), p.server[1:]...)
+	srv := exec.CommandContext(ctx, s.find(p.server[0]), append(p.server[1:len(p.server):len(p.server)], s.dearArgs(p)...)...)
 	srv.Dir, srv.Stderr = s.dir, io.Discard
 	hold, err := srv.StdinPipe()
 	if err != nil {
@@ -238,7 +310,7 @@ func ready(out io.Reader, mark string) (string, error) {
 
 // client runs the measuring half.
 func (s *setting) client(ctx context.Context, p *path, address string) (record.Round, error) {
-	cmd := exec.CommandContext(ctx, s.find(p.client[0]), p.clientArgs(address, s.duration)...)
+	cmd := exec.CommandContext(ctx, s.find(p.client[0]), append(p.clientArgs(address, s.duration), s.dearArgs(p)...)...)
 	cmd.Dir = s.dir
 	text, err := cmd.Output()
 	if err != nil {

@@ -227,6 +227,44 @@ func TestMeasureCase(t *testing.T) {
 	}
 }
 
+// TestDearArgs gives the options to cinnabar's processes only, and counts their delays.
+func TestDearArgs(t *testing.T) {
+	var out bytes.Buffer
+	s := &setting{late: 100 * time.Microsecond, out: &out}
+	if got := strings.Join(s.dearArgs(&path{client: []string{"cinnabar", "perf"}}), " "); got != "--late 100µs --toll 0s" {
+		t.Errorf("options %q", got)
+	}
+	if got := s.dearArgs(&path{client: []string{"hg_rate"}}); got != nil {
+		t.Errorf("options %q of a program in C", got)
+	}
+	if err := s.printNotes([]record.Result{{Rounds: []record.Round{{Delayed: 3}, {Delayed: 4}}}}, true, 0.5, 0.25, 0.01); err != nil {
+		t.Error(err)
+	}
+	want := "# the busy process had 50 % of a processor\n# disturbed: other programs used 0.25 processors\n# -late and -toll acted 7 times in the clients\n"
+	if got := out.String(); got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
+	if (&setting{}).dearArgs(&path{client: []string{"cinnabar"}}) != nil {
+		t.Error("options without -late and -toll")
+	}
+}
+
+// TestUse subtracts the time of this program's processes from that of the machine.
+func TestUse(t *testing.T) {
+	before := use{at: time.Unix(0, 0), total: time.Minute, known: true}
+	after := use{at: time.Unix(10, 0), total: time.Minute + 12*time.Second, ours: 7 * time.Second, stolen: 2 * time.Second, known: true}
+	if others, stolen := after.since(before); others != 0.5 || stolen != 0.2 {
+		t.Errorf("others used %g processors and %g were withheld, want 0.5 and 0.2", others, stolen)
+	}
+	after.known = false
+	if others, stolen := after.since(before); others != 0 || stolen != 0 {
+		t.Errorf("%g and %g of a system that does not say", others, stolen)
+	}
+	if u := processorUse(); u.known && u.total <= 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
 // TestBusyProcess computes until it ends, and dies with the context, as after an interrupt.
 func TestBusyProcess(t *testing.T) {
 	t.Setenv("GORACE", "atexit_sleep_ms=0")

@@ -57,9 +57,11 @@ func parseJSON(text string) (record.Round, error) {
 		P99   float64 `json:"p99_usec"`
 		Least float64 `json:"least_calls_per_second"`
 		Most  float64 `json:"most_calls_per_second"`
+		Late  float64 `json:"delayed_wake_ups"`
+		Tolls float64 `json:"delayed_signals"`
 	}
 	err := json.Unmarshal([]byte(lines[len(lines)-1]), &f)
-	return checked(record.Round{Usec: f.Usec, MiB: f.MiB, P50: f.P50, P99: f.P99, Least: f.Least, Most: f.Most}, err)
+	return checked(record.Round{Usec: f.Usec, MiB: f.MiB, P50: f.P50, P99: f.P99, Least: f.Least, Most: f.Most, Delayed: f.Late + f.Tolls}, err)
 }
 
 // checked refuses a result without a time.

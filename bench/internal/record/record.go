@@ -43,6 +43,11 @@ type Machine struct {
 	Rounds     int     `json:"rounds"`
 	Seconds    float64 `json:"seconds"` // of a measurement
 	Wake       []Wake  `json:"wake,omitempty"`
+
+	// Late and Toll are times in microseconds by which cinnabar's wake-ups and its signals to other processes were delayed on purpose, to have
+	// the prices of another machine.
+	Late float64 `json:"late_usec,omitempty"`
+	Toll float64 `json:"toll_usec,omitempty"`
 }
 
 // Wake is the price of waking a parked thread on another processor that has been idle for a time: from the wake-up to the first instruction of
@@ -63,6 +68,11 @@ type Result struct {
 	Inflight  int     `json:"inflight"`  // calls at a time of each client
 	Clients   int     `json:"clients"`
 	Rounds    []Round `json:"rounds"` // in the order of their measurement
+
+	// Others is the number of processors that programs beside the measured ones used meanwhile, and Stolen the number that the host of the virtual
+	// machine withheld, on average over all paths of the case.
+	Others float64 `json:"others,omitempty"`
+	Stolen float64 `json:"stolen,omitempty"`
 }
 
 // Round is the figures of one measurement. 0 stands for a figure that the program does not print.
@@ -73,6 +83,8 @@ type Round struct {
 	P99   float64 `json:"p99_usec,omitempty"`
 	Least float64 `json:"least_calls_per_second,omitempty"` // of a client
 	Most  float64 `json:"most_calls_per_second,omitempty"`
+
+	Delayed float64 `json:"delayed,omitempty"` // wake-ups and signals of the client that were delayed on purpose
 }
 
 // Idle is the processor time of a process with two connected engines that have no traffic any more.
@@ -197,7 +209,7 @@ func (m *Machine) check() error {
 			return err
 		}
 	}
-	return checkFigures("seconds", m.Seconds)
+	return checkFigures("seconds, late_usec or toll_usec", m.Seconds, m.Late, m.Toll)
 }
 
 func (r *Result) check() error {
@@ -213,8 +225,11 @@ func (r *Result) check() error {
 	case len(r.Rounds) == 0:
 		return errors.New("a result without rounds")
 	}
+	if err := checkFigures("others or stolen", r.Others, r.Stolen); err != nil {
+		return err
+	}
 	for _, x := range r.Rounds {
-		if err := checkFigures("figure of a round", x.Usec, x.MiB, x.P50, x.P99, x.Least, x.Most); err != nil {
+		if err := checkFigures("figure of a round", x.Usec, x.MiB, x.P50, x.P99, x.Least, x.Most, x.Delayed); err != nil {
 			return err
 		}
 		if x.Usec == 0 {
