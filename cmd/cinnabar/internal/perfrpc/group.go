@@ -126,6 +126,7 @@ func (g *group) run(ctx context.Context, s cli.Streams) error {
 		return err
 	}
 	for _, size := range g.o.sizes {
+		report.begin()
 		results, err := g.measure(ctx, s, size)
 		if err != nil {
 			return fmt.Errorf("%s of %s: %w", g.job.op, cli.SizeText(size), err)

@@ -20,7 +20,13 @@ type report struct {
 	servers       int
 	o             *options
 	w             io.Writer
+
+	// lates and tolls are the numbers of delayed wake-ups and signals before the size. Those of the engine's own measurement of the price are among them.
+	lates, tolls uint64
 }
+
+// begin notes the state before a size.
+func (r *report) begin() { r.lates, r.tolls = progress.DearWakeUps() }
 
 // reportLine is the JSON object of one size. With several clients, inflight is of each, and all else of all together.
 type reportLine struct {
@@ -37,7 +43,7 @@ type reportLine struct {
 	Clients        int     `json:"clients,omitempty"`                // if there are several
 	Least          float64 `json:"least_calls_per_second,omitempty"` // of the slowest client, if the clients have rates of their own
 	Most           float64 `json:"most_calls_per_second,omitempty"`  // of the fastest one
-	Late           uint64  `json:"delayed_wake_ups,omitempty"`       // of this process so far, by --late
+	Late           uint64  `json:"delayed_wake_ups,omitempty"`       // in this process during the size, by --late
 	Tolls          uint64  `json:"delayed_signals,omitempty"`        // the same by --toll
 }
 
@@ -116,7 +122,8 @@ func (r *report) line(results ...result) error {
 		CallsPerSecond: cli.Round2(t.callsPerSecond), MiBPerSecond: cli.Round2(t.bytesPerSecond / cli.MiB),
 		P50Usec: cli.Micros(t.histogram.ValueAtQuantile(50)), P99Usec: cli.Micros(t.histogram.ValueAtQuantile(99)),
 	}
-	l.Late, l.Tolls = progress.DearWakeUps()
+	lates, tolls := progress.DearWakeUps()
+	l.Late, l.Tolls = lates-r.lates, tolls-r.tolls
 	if r.o.clients > 1 {
 		l.Clients = r.o.clients
 	}
