@@ -170,7 +170,6 @@ const maxExpects = maxReplies / 2
 func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock)}
 	c.origin.conn.Store(c)
-	sock.Join(p.ep.poller)
 	c.onReadable = c.readable
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()

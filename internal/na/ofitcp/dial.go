@@ -245,6 +245,7 @@ func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	sock.Join(e.poller) // here, because Close may close the socket of a handshake at any time from now on
 	if d := e.cfg.SendTimeout; d > 0 {
 		if err := sock.SetUserTimeout(d); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			_ = sock.Close() // the error at hand is the one to report
