@@ -15,7 +15,7 @@ import (
 // stall, its configuration, the number of peers that it has room for, or that a process can be called which does not
 // listen. A new test about TCP belongs here.
 var aboutTCP = []string{
-	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestPoolReleaseWaits",
+	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestRecycleWaits",
 	"TestBulkCloseWaits", "TestUnreachable", "TestBoundHandleBadOwner", "TestManyClients", "TestPeerKilled", "TestStartWithEndedContext",
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
 	"TestCallToClient", "TestSmallMessages", "TestInterface", "TestSubsystems", "TestEagerSize", "TestConfigReaches",
