@@ -176,6 +176,53 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// A file transfer reads its data from a file that was made before, and finds no file of its name, because the time of a transfer
+// would otherwise contain the making of random data and the removal of the file before.
+func TestTransfersFindFilesMade(t *testing.T) {
+	dev, _, err := openDevice(t.Context(), cli.SoftwareDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Shut(dev)
+	src := randomSource(3*cli.MiB + 1)
+	e, err := newFileExchange(dev, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.peer = e.l.Addr() // a transfer to itself
+	want := make([]byte, src.Size)
+	r, err := src.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(src.fill(r, want), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range protocols {
+		if got, err := os.ReadFile(e.source); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes of the source, %v", len(got), err)
+		}
+		if files, err := os.ReadDir(e.received()); err != nil || len(files) > 0 {
+			t.Errorf("%v is there before a transfer, %v", files, err)
+		}
+		sent := make(chan error, 1)
+		go func() {
+			_, err := e.send(t.Context(), p)
+			sent <- err
+		}()
+		_, digest, err := e.receive(t.Context())
+		if err := errors.Join(err, <-sent); err != nil || digest != sha256.Sum256(want) {
+			t.Errorf("%v: digest %x, %v", p, digest, err)
+		}
+	}
+	if err := e.close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(e.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is left behind: %v", err)
+	}
+}
+
 func TestSkipsWhatTheDeviceLacks(t *testing.T) {
 	d, errParent, errPeer := testSession(t, clitest.MemoryDevice(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
 	if errParent != nil || errPeer != nil {

@@ -39,17 +39,22 @@ type fileReport struct {
 }
 
 // fileExchange is one side of the transfers. Files go to a directory that is
-// removed at the end.
+// removed at the end. The data is a file too before the first transfer, so that
+// the time of a transfer has no random data to make.
 type fileExchange struct {
-	dev  *verbs.Device
-	src  source
-	path string
-	dir  *xfer.Dir
-	l    *verbs.Listener
-	peer netip.AddrPort // where the other side receives
+	dev    *verbs.Device
+	src    source
+	path   string // the directory; what arrives is in received
+	source string // file with the data
+	dir    *xfer.Dir
+	l      *verbs.Listener
+	peer   netip.AddrPort // where the other side receives
 }
 
-// newFileExchange makes a directory and listens where the other process reaches it.
+// received returns the path of the directory for files that arrive.
+func (e *fileExchange) received() string { return filepath.Join(e.path, "received") }
+
+// newFileExchange makes the directory and the file with the data, and listens where the other process reaches it.
 func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error) {
 	e := &fileExchange{dev: dev, src: src}
 	defer func() {
@@ -60,8 +65,13 @@ func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error)
 	if e.path, err = os.MkdirTemp("", "cinnabar-demo-"); err != nil {
 		return nil, fmt.Errorf("make a directory for the transfers: %w", err)
 	}
-	// The user chose the file that is sent, so its name may be any.
-	if e.dir, err = xfer.OpenDir(e.path, xfer.DirOptions{Overwrite: true, AllowDotFiles: true}); err != nil {
+	if e.source, err = e.makeSource(); err != nil {
+		return nil, err
+	}
+	if err = os.Mkdir(e.received(), 0o700); err != nil {
+		return nil, fmt.Errorf("make a directory for the transfers: %w", err)
+	}
+	if e.dir, err = xfer.OpenDir(e.received(), xfer.DirOptions{}); err != nil {
 		return nil, err
 	}
 	at, err := loopbackOf(dev)
@@ -70,6 +80,28 @@ func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error)
 	}
 	e.l, err = verbs.Listen(dev, at)
 	return e, err
+}
+
+// makeSource returns the path of a file with the data. It writes random data to one.
+func (e *fileExchange) makeSource() (path string, err error) {
+	if e.src.Path != "" {
+		return e.src.Path, nil
+	}
+	r, err := e.src.open()
+	if err != nil {
+		return "", err
+	}
+	defer cli.Shut(r)
+	path = filepath.Join(e.path, fileName)
+	f, err := os.Create(path)
+	if err != nil {
+		return "", fmt.Errorf("make a file of the data: %w", err)
+	}
+	_, err = io.CopyN(f, r, e.src.Size)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("make a file of the data: %w", err)
+	}
+	return path, nil
 }
 
 // close removes everything.
@@ -90,28 +122,26 @@ func (e *fileExchange) close() error {
 // send sends the data once. It does not ask for a digest: the demonstration
 // compares the files themselves.
 func (e *fileExchange) send(ctx context.Context, p xfer.Protocol) (xfer.Result, error) {
-	r, err := e.src.open()
+	f, err := os.Open(e.source)
 	if err != nil {
-		return xfer.Result{}, err
+		return xfer.Result{}, fmt.Errorf("open the data: %w", err)
 	}
-	defer cli.Shut(r)
-	data, isFile := r.(io.ReaderAt)
-	if !isFile {
-		data = &inOrder{r: io.LimitReader(r, e.src.Size)}
-	}
+	defer cli.Shut(f)
 	s := xfer.Sender{Protocol: p, Digest: xfer.NoDigest}
-	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: fileName, Data: data, Size: e.src.Size})
+	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: fileName, Data: f, Size: e.src.Size})
 }
 
-// receive takes the file once and returns the digest of the stored file.
+// receive takes the file once and returns the digest of the stored file. It removes the file, because a transfer that replaced it
+// would take the time to free its memory.
 func (e *fileExchange) receive(ctx context.Context) (xfer.Result, [32]byte, error) {
 	r := xfer.Receiver{Open: e.dir.Open}
 	res, err := r.ServeOne(ctx, e.l)
 	if err != nil {
 		return res, [32]byte{}, err
 	}
-	digest, err := fileDigest(filepath.Join(e.path, fileName))
-	return res, digest, err
+	path := filepath.Join(e.received(), fileName)
+	digest, err := fileDigest(path)
+	return res, digest, errors.Join(err, os.Remove(path))
 }
 
 // fileDigest is the SHA-256 of a file.
@@ -126,25 +156,6 @@ func fileDigest(path string) (digest [32]byte, err error) {
 		return digest, err
 	}
 	return [32]byte(sum.Sum(nil)), nil
-}
-
-// inOrder is the io.ReaderAt of a stream, for a caller that reads in order, as
-// [xfer.Source] says that its reader does.
-type inOrder struct {
-	r   io.Reader
-	off int64
-}
-
-func (o *inOrder) ReadAt(b []byte, off int64) (int, error) {
-	if off != o.off {
-		return 0, fmt.Errorf("read at %d of data that can only be read in order, at %d", off, o.off)
-	}
-	n, err := io.ReadFull(o.r, b)
-	o.off += int64(n)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = io.EOF
-	}
-	return n, err
 }
 
 // files is the parent's part of the transfers.
