@@ -27,25 +27,31 @@ type setting struct {
 	out                 io.Writer
 }
 
-func main() {
+// run runs the command, or the role of a process of it, and returns the exit code.
+func run(args []string) int {
 	if role := os.Getenv(roleVariable); role != "" {
-		os.Exit(runRole(role, os.Stdin, os.Stdout))
+		return runRole(role, os.Stdin, os.Stdout)
 	}
 	s := setting{out: os.Stdout}
-	flag.IntVar(&s.idle, "idle", 10_000, "clients that stay connected without calling")
-	flag.IntVar(&s.active, "active", 1000, "clients that call")
-	flag.IntVar(&s.hosts, "hosts", 8, "addresses of the clients, 127.0.0.2 and on")
-	flag.DurationVar(&s.duration, "duration", 3*time.Second, "time for which the active clients call")
-	flag.DurationVar(&s.quiet, "quiet", 3*time.Second, "time for which the processor time of the idle server is measured")
-	flag.StringVar(&s.profile, "profile", "", "write a heap profile of the server to this file")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := s.run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "crowd:", err)
-		os.Exit(1)
+	flags := flag.NewFlagSet("crowd", flag.ContinueOnError)
+	flags.IntVar(&s.idle, "idle", 10_000, "clients that stay connected without calling")
+	flags.IntVar(&s.active, "active", 1000, "clients that call")
+	flags.IntVar(&s.hosts, "hosts", 8, "addresses of the clients, 127.0.0.2 and on")
+	flags.DurationVar(&s.duration, "duration", 3*time.Second, "time for which the active clients call")
+	flags.DurationVar(&s.quiet, "quiet", 3*time.Second, "time for which the processor time of the idle server is measured")
+	flags.StringVar(&s.profile, "profile", "", "write a heap profile of the server to this file")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "crowd:", err)
+		return 1
+	}
+	return 0
 }
 
 // Descriptors of an engine over ofi+tcp, and of each connection. A process has spareFiles beside them.

@@ -10,8 +10,8 @@ import (
 
 // TestMain is the command where the tests start it as one.
 func TestMain(m *testing.M) {
-	if role := os.Getenv(roleVariable); role != "" {
-		os.Exit(runRole(role, os.Stdin, os.Stdout))
+	if os.Getenv(roleVariable) != "" {
+		os.Exit(run(nil))
 	}
 	os.Exit(m.Run())
 }

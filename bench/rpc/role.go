@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"cinnabar"
@@ -44,17 +45,12 @@ func runRole(role string, in io.Reader, out io.Writer) int {
 
 // compute keeps one processor busy until in ends.
 func compute(in io.Reader) {
-	ended := make(chan struct{})
+	var ended atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
-		close(ended)
+		ended.Store(true)
 	}()
-	for {
-		select {
-		case <-ended:
-			return
-		default:
-		}
+	for !ended.Load() {
 	}
 }
 
