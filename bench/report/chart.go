@@ -15,17 +15,14 @@ import (
 // point is the median of a figure, with its least and greatest value. All are above 0.
 type point struct{ x, y, low, high float64 }
 
-// series is the points of a line, with rising x, or of the bars of one colour.
+// series is the points of a line, with rising x, or of one colour in groups.
 type series struct {
 	name   string
 	points []point
 }
 
-func (s *series) has(x float64) bool {
-	return slices.ContainsFunc(s.points, func(p point) bool { return p.x == x })
-}
-
-// chart is one picture. With groups it has bars, and the x of a point is the number of its group; otherwise it has lines.
+// chart is one picture. With groups the x of a point is the number of its group; otherwise lines connect the points. There are no bars,
+// because on a logarithmic scale their lengths mean nothing.
 type chart struct {
 	file, title    string
 	source         []string // lines below the picture
@@ -130,7 +127,7 @@ func (c *chart) bounds() (least, most float64, xs []float64) {
 func (c *chart) draw(w io.Writer) error {
 	least, most, xs := c.bounds()
 	if c.empty() || least <= 0 {
-		return errors.New("a chart takes two points above 0 of one line, or a bar")
+		return errors.New("a chart takes two points above 0 of one line, or one in a group")
 	}
 	if len(c.series) > maxSeries {
 		return fmt.Errorf("%d lines; at most %d have colours", len(c.series), maxSeries)
@@ -140,7 +137,7 @@ func (c *chart) draw(w io.Writer) error {
 	y, marks := scale(least, most)
 	p.rules(c, y, marks)
 	if len(c.groups) > 0 {
-		p.bars(c, y)
+		p.inGroups(c, y)
 	} else {
 		p.lines(c, xs, y)
 	}
@@ -261,18 +258,19 @@ func (p *picture) mark(i int, x, y float64) {
 	}
 }
 
-// bars draws the bars of each group side by side, and their value above each.
-func (p *picture) bars(c *chart, y axis) {
+// inGroups draws the points of each group side by side, and the range of each.
+func (p *picture) inGroups(c *chart, y axis) {
 	each := float64(plotWidth) / float64(len(c.groups))
-	thick := each * 0.7 / float64(len(c.series))
 	for g, name := range c.groups {
-		p.text("small", left+each*(float64(g)+0.5), top+plotHeight+textHeight+4, "middle", name)
+		x := left + each*(float64(g)+0.5)
+		p.printf(`<line class="rule" x1="%s" y1="%d" x2="%s" y2="%d"/>`, pixel(x), top, pixel(x), top+plotHeight)
+		p.text("small", x, top+plotHeight+textHeight+4, "middle", name)
 	}
 	for i, s := range c.series {
 		for _, q := range s.points {
-			x := left + each*(q.x+0.15) + thick*float64(i)
-			p.printf(`<rect class="f%d" x="%s" y="%s" width="%s" height="%s"/>`, i, pixel(x), pixel(yOf(y, q.y)), pixel(thick-2), pixel(top+plotHeight-yOf(y, q.y)))
-			p.printf(`<line class="span frame" x1="%s" y1="%s" x2="%s" y2="%s"/>`, pixel(x+thick/2-1), pixel(yOf(y, q.low)), pixel(x+thick/2-1), pixel(yOf(y, q.high)))
+			x := left + each*(q.x+float64(i+1)/float64(len(c.series)+1))
+			p.printf(`<line class="span s%d" x1="%s" y1="%s" x2="%s" y2="%s"/>`, i, pixel(x), pixel(yOf(y, q.low)), pixel(x), pixel(yOf(y, q.high)))
+			p.mark(i, x, yOf(y, q.y))
 		}
 	}
 }
@@ -296,5 +294,19 @@ func sizeText(v float64) string {
 	return strconv.FormatInt(n, 10) + units[0]
 }
 
-// numberText returns a number without superfluous digits.
-func numberText(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+// numberText returns a number with at most four decimals and with commas between thousands.
+func numberText(v float64) string {
+	const fewest, most = 1e-4, 1e7 // longer texts do not fit beside the picture
+	if v < fewest || v >= most {
+		return strconv.FormatFloat(v, 'g', 4, 64)
+	}
+	whole, part, _ := strings.Cut(strconv.FormatFloat(v, 'f', -1, 64), ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	const digits = 4
+	if part = strings.TrimRight(part[:min(len(part), digits)], "0"); part != "" {
+		whole += "." + part
+	}
+	return whole
+}

@@ -4,8 +4,8 @@
 //	go run ./bench/report [-out DIR] bench/results/NAME.json
 //
 // It writes an SVG file for each chart into DIR, bench/results/charts by default, and prints the names: the time of a call and the bandwidth of a transfer
-// over its size, the 99th percentile beside a busy process, and the cost of a call over the number of clients. Points are medians over the rounds; bars behind
-// them reach from the lowest round to the highest one. A chart for which the file has no figures is not written, and named.
+// over its size, the 99th percentile beside a busy process, and the cost of a call over the number of clients. Points are medians over the rounds; the line through
+// each reaches from the lowest round to the highest one. A chart for which the file has no figures is not written, and named.
 //
 // Axes have logarithmic scales. The files follow the reader's choice of dark or light colours, and are the same, byte for byte, for the same input.
 package main

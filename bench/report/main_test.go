@@ -218,7 +218,7 @@ func TestTexts(t *testing.T) {
 			t.Errorf("%g bytes: %s, want %s", v, got, want)
 		}
 	}
-	for v, want := range map[float64]string{0.5: "0.5", 20: "20", 5000: "5000", 1e6: "1e+06"} {
+	for v, want := range map[float64]string{0.5: "0.5", 0.0002: "0.0002", 1e-9: "1e-09", 20: "20", 123: "123", 5000: "5,000", 1e6: "1,000,000", 1e15: "1e+15", 0.30000000000000004: "0.3"} {
 		if got := numberText(v); got != want {
 			t.Errorf("%g: %s, want %s", v, got, want)
 		}

@@ -34,7 +34,7 @@ func charts(f *record.File, source string) []*chart {
 	return list
 }
 
-// point returns the median, the least and the greatest value of a figure over the rounds of r, and false if no round has it.
+// pointOf returns the median, the least and the greatest value of a figure over the rounds of r, and false if no round has it.
 func pointOf(r *record.Result, x float64, figure func(record.Round) float64) (point, bool) {
 	median, ok := r.Median(figure)
 	p := point{x: x, y: median, low: median, high: median}
@@ -91,7 +91,7 @@ func byClients(f *record.File, file, transport string) *chart {
 			if r.Op != "rate" || r.Transport != transport || r.Path != "cinnabar" || r.Load != record.Quiet || r.Inflight != 1 || r.Size != 64 {
 				continue
 			}
-			if p, ok := pointOf(r, float64(r.Clients), line.figure); ok && !s.has(p.x) {
+			if p, ok := pointOf(r, float64(r.Clients), line.figure); ok {
 				s.points = append(s.points, p)
 			}
 		}
@@ -100,34 +100,41 @@ func byClients(f *record.File, file, transport string) *chart {
 	return c
 }
 
-// underLoad is the 99th percentile of calls of each kind, with nothing beside and with a busy process.
+// underLoad is the 99th percentile of calls of each kind, with nothing beside and with a busy process. Mercury's programs print none.
 func underLoad(f *record.File) *chart {
-	c := &chart{file: "tail.svg", title: "99th percentile of calls of 64 bytes", xLabel: "", yLabel: "µs", yText: numberText}
-	kinds := []struct {
+	c := &chart{file: "tail.svg", title: "99th percentile of calls of 64 bytes", xLabel: "program or network, calls in flight", yLabel: "µs", yText: numberText}
+	loads := []struct{ load, name string }{{record.Quiet, "nothing beside"}, {record.Busy, "one busy process beside"}}
+	list := make([]series, len(loads))
+	for i, load := range loads {
+		list[i].name = load.name
+	}
+	for _, k := range []struct {
 		transport, path, text string
 		inflight              int
 	}{
-		{"ofi+tcp", "cinnabar", "ofi+tcp, 1", 1}, {"ofi+tcp", "cinnabar", "ofi+tcp, 64", 64}, {"ofi+tcp", "grpc", "gRPC, 1", 1}, {"ofi+tcp", "grpc", "gRPC, 64", 64},
+		{"ofi+tcp", "cinnabar", "ofi+tcp, 1", 1}, {"ofi+tcp", "cinnabar", "ofi+tcp, 64", 64}, {"ofi+tcp", "grpc", "gRPC-Go, 1", 1}, {"ofi+tcp", "grpc", "gRPC-Go, 64", 64},
 		{"na+sm", "cinnabar", "na+sm, 1", 1}, {"na+sm", "cinnabar", "na+sm, 64", 64},
-	}
-	for _, load := range []struct{ load, name string }{{record.Quiet, "nothing beside"}, {record.Busy, "one busy process beside"}} {
-		s := series{name: load.name}
-		for n, k := range kinds {
-			for i := range f.Results {
-				r := &f.Results[i]
-				if r.Op != "rate" || r.Transport != k.transport || r.Path != k.path || r.Load != load.load || r.Inflight != k.inflight || r.Clients != 1 || r.Size != 64 {
-					continue
-				}
-				if p, ok := pointOf(r, float64(n), func(x record.Round) float64 { return x.P99 }); ok && !s.has(p.x) {
-					s.points = append(s.points, p)
+	} {
+		group := float64(len(c.groups))
+		measured := false
+		for i := range f.Results {
+			r := &f.Results[i]
+			if r.Op != "rate" || r.Transport != k.transport || r.Path != k.path || r.Inflight != k.inflight || r.Clients != 1 || r.Size != 64 {
+				continue
+			}
+			for n, load := range loads {
+				if p, ok := pointOf(r, group, func(x record.Round) float64 { return x.P99 }); ok && r.Load == load.load {
+					list[n].points = append(list[n].points, p)
+					measured = true
 				}
 			}
 		}
+		if measured {
+			c.groups = append(c.groups, k.text)
+		}
+	}
+	for _, s := range list {
 		c.add(s)
 	}
-	for _, k := range kinds {
-		c.groups = append(c.groups, k.text)
-	}
-	c.xLabel = "network, calls in flight"
 	return c
 }
