@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/progress"
 	"cinnabar/stats"
 )
 
@@ -116,18 +118,38 @@ type Config struct {
 	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: none. Kept memory counts towards MaxMemory.
 	LateAccess time.Duration
 
-	quota *hostquota.Book // of the engine that has this configuration; nil: it is no engine's
-	trail *audit.Trail    // likewise
-	clock hg.Clock        // likewise
+	quota *hostquota.Book  // of the engine that has this configuration; nil: it is no engine's
+	trail *audit.Trail     // likewise
+	clock hg.Clock         // likewise
+	waits *progress.Policy // likewise
 }
 
 // Progress has the settings of goroutines that wait for the network.
 type Progress struct {
-	// Spin is the time for which a waiting goroutine polls the network before it sleeps. Polling avoids the wake-up of
-	// a sleeping thread, which takes longer than a small call. 0: 50 µs, but over na+sm 40 µs on two processors and no time
-	// on one; negative: sleep at once.
-	Spin time.Duration
+	Mode ProgressMode
 }
+
+// ProgressMode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
+// time, so that waits never use more than one processor. An exception is a process with both ends of a connection, which may
+// use two.
+type ProgressMode uint8
+
+// The modes.
+const (
+	// Balanced makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this machine, between 50
+	// and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it while they run. An
+	// engine without traffic uses no processor. With one processor goroutines sleep at once.
+	Balanced ProgressMode = iota
+	// Latency makes a waiting goroutine poll for 10 ms, and as long as an operation over na+sm waits for its peer. It is for programs
+	// with peers that answer after more than Balanced waits, and with a processor to spare. Listen and Open refuse it on a machine with
+	// one processor.
+	Latency
+	// Economy makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
+	Economy
+)
+
+// String returns the name of the mode in lower case, such as "balanced".
+func (m ProgressMode) String() string { return progress.Mode(m).String() }
 
 // Checksums is whether messages carry checksums. It is fixed when Mercury is built: peers of the two kinds use headers
 // of different lengths.
@@ -147,7 +169,6 @@ const (
 
 // Values that zeros of Config stand for.
 const (
-	defaultSpin  = 50 * time.Microsecond
 	leastMessage = 512 // room for hg.MinMessage behind the transport's own part
 )
 
@@ -163,7 +184,6 @@ func (cfg *Config) filled() Config {
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
 	c.fillLimits()
-	defaultTo(&c.Progress.Spin, defaultSpin)
 	return c
 }
 
@@ -185,6 +205,9 @@ func (cfg *Config) check() error {
 	}
 	if m := min(messageSize(cfg.MaxRequest), messageSize(cfg.MaxResponse)); m < leastMessage {
 		return argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; at least %d bytes, or 0 for 4096", m, leastMessage)
+	}
+	if err := progress.Mode(cfg.Progress.Mode).Check(runtime.NumCPU()); err != nil {
+		return argumentError("open engine", "", "", "Progress.Mode: %w", err)
 	}
 	if err := cfg.checkLimits(); err != nil {
 		return err
@@ -226,14 +249,15 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 		Logger: cfg.layer("rpc"), Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
 		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget, Audit: cfg.trail,
-		Clock: cfg.clock,
+		Clock: cfg.clock, Progress: cfg.waits,
 	}
 }
 
 // tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
+	spin := map[ProgressMode]time.Duration{Economy: -1, Latency: 10 * time.Millisecond}[cfg.Progress.Mode]
 	return ofitcp.Config{
-		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
+		Logger: cfg.layer("na"), Spin: spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,
@@ -249,8 +273,7 @@ func (cfg *Config) advertised() netip.AddrPort {
 // smMessage is the length of a message over na+sm, in bytes. It is fixed because C's shared region has no room for more.
 const smMessage = 4096
 
-// sm returns the configuration of the transport of na+sm. Spin is 0 unless the program has chosen one, because the transport has a
-// default of its own.
+// sm returns the configuration of the transport of na+sm.
 func (cfg *Config) sm() (sm.Config, error) {
 	for _, n := range []int{cfg.MaxRequest, cfg.MaxResponse} {
 		if n != 0 && n != smMessage {
@@ -260,9 +283,7 @@ func (cfg *Config) sm() (sm.Config, error) {
 	if cfg.Advertise != "" {
 		return sm.Config{}, argumentError("open engine", "", "", "Advertise is %q; over na+sm an engine has one address", cfg.Advertise)
 	}
-	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail}
-	if c.Spin == defaultSpin {
-		c.Spin = 0
-	}
-	return c, nil
+	return sm.Config{
+		Logger: cfg.layer("na"), Progress: cfg.waits, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail,
+	}, nil
 }

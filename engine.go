@@ -18,6 +18,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/rundown"
 )
 
@@ -143,7 +144,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.log = e.cfg.Logger
 	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
 	e.ops.init()
-	e.cfg.clock = e.ops.clock
+	e.cfg.clock, e.cfg.waits = e.ops.clock, progress.New(progress.Mode(e.cfg.Progress.Mode))
 	e.unlogged = cfg == nil || cfg.Logger == nil
 	e.ops.watch.init(e)
 	e.contexts.init()
@@ -184,7 +185,7 @@ func (e *Engine) Self() *Endpoint { return e.self }
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
-	c.quota, c.trail, c.clock = nil, nil, nil
+	c.quota, c.trail, c.clock, c.waits = nil, nil, nil, nil
 	if c.Parent == nil {
 		c.Pools = nil
 		for _, p := range e.handlers.pools.all() {

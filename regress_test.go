@@ -17,6 +17,7 @@ import (
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na/natest"
 	"cinnabar/internal/na/ofitcp"
+	"cinnabar/internal/progress"
 )
 
 // TestResultPanics checks that the caller of a handler whose result panics while it is encoded has an answer, and that
@@ -263,15 +264,15 @@ func TestConfigReaches(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	cfg := Config{
 		Logger: log, Checksums: WithChecksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2,
-		Progress: Progress{Spin: 3}, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
+		Progress: Progress{Mode: Economy}, waits: progress.New(progress.Economy), Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
 		KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: "192.0.2.7:1234",
 	}
-	wantTCP := ofitcp.Config{Logger: log, Spin: 3, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
+	wantTCP := ofitcp.Config{Logger: log, Spin: -1, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
 		DialRetry: 7, KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: netip.MustParseAddrPort("192.0.2.7:1234")}
 	if got := cfg.tcp(); !reflect.DeepEqual(got, wantTCP) {
 		t.Errorf("the transport is told %+v, want %+v", got, wantTCP)
 	}
-	wantClass := hg.Config{Logger: log, Checksums: wire.Checksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2}
+	wantClass := hg.Config{Logger: log, Checksums: wire.Checksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2, Progress: cfg.waits}
 	if got := cfg.class(nil); !reflect.DeepEqual(got, wantClass) {
 		t.Errorf("the core is told %+v, want %+v", got, wantClass)
 	}

@@ -20,6 +20,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/testproc"
 )
 
@@ -97,14 +98,10 @@ func TestSharedMemoryName(t *testing.T) {
 // TestSharedMemoryConfig: settings arrive where they are used, and what na+sm does not have is refused.
 func TestSharedMemoryConfig(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	cfg := &Config{Logger: log, Progress: Progress{Spin: 3}, MaxRequest: 4096, DialTimeout: 6, SendTimeout: 9}
+	cfg := &Config{Logger: log, waits: progress.New(progress.Economy), MaxRequest: 4096, DialTimeout: 6, SendTimeout: 9}
 	got, err := cfg.sm()
-	if want := (sm.Config{Logger: got.Logger, Spin: 3, ConnectTimeout: 6, SendTimeout: 9}); err != nil || got != want || got.Logger.Handler() != log.Handler() {
+	if want := (sm.Config{Logger: got.Logger, Progress: cfg.waits, ConnectTimeout: 6, SendTimeout: 9}); err != nil || got != want || got.Logger.Handler() != log.Handler() {
 		t.Errorf("the transport is told %+v, %v; want %+v", got, err, want)
-	}
-	plain := (&Config{}).filled()
-	if got, err := plain.sm(); err != nil || got.Spin != 0 {
-		t.Errorf("without a wish for spinning it is told %v, %v; want its own idea", got.Spin, err)
 	}
 	for _, cfg := range []*Config{{MaxRequest: 8192}, {MaxResponse: 1024}} {
 		_, err := Listen(t.Context(), "na+sm", cfg)

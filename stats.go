@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/progress"
 	"cinnabar/stats"
 )
 
@@ -27,7 +28,7 @@ func (e *Engine) security() (s stats.Security) {
 // Stats returns the counters of the engine and of its handler pools.
 func (e *Engine) Stats() stats.Snapshot {
 	s := stats.Snapshot{
-		Net:      netStats(e.core.Stats()),
+		Net:      netStats(e.core.Stats(), e.cfg.waits.Counters()),
 		Handlers: stats.Pool(e.handlers.pools.other.Stats()),
 		Pools:    map[string]stats.Pool{},
 		Security: e.security(),
@@ -38,7 +39,7 @@ func (e *Engine) Stats() stats.Snapshot {
 	return s
 }
 
-func netStats(h hg.Stats) stats.Net {
+func netStats(h hg.Stats, w progress.Counters) stats.Net {
 	return stats.Net{
 		RequestsSent: h.RequestsSent, ResponsesRecvd: h.ResponsesRecvd, RequestsRecvd: h.RequestsRecvd, ResponsesSent: h.ResponsesSent,
 		RequestsExtra: h.RequestsExtra, ResponsesExtra: h.ResponsesExtra, Bulks: h.Bulks, SelfCalls: h.SelfCalls,
@@ -48,6 +49,7 @@ func netStats(h hg.Stats) stats.Net {
 		EagerCopies: h.EagerCopies, LocalCopies: h.LocalCopies,
 		CallsActive: h.CallsActive, RequestsActive: h.RequestsActive, TransfersActive: h.TransfersActive,
 		ResponsesUnsent: h.ResponsesUnsent, OverflowBytes: h.OverflowBytes,
+		Spins: w.Spins, Parks: w.Parks, Yields: w.Yields, HandOvers: w.HandOvers,
 	}
 }
 

@@ -247,7 +247,7 @@ func configFrom(m *conf.Config) *Config {
 	cfg.Config = cinnabar.Config{
 		Monitor:     monitorOf(m),
 		MaxHandlers: int(o.MaxHandlers), MaxQueued: int(o.MaxQueued), HandlerWarning: time.Duration(o.HandlerWarning),
-		Progress:            cinnabar.Progress{Spin: spinOf(m)},
+		Progress:            cinnabar.Progress{Mode: progressModeOf(m)},
 		AllowRemoteShutdown: o.AllowRemoteShutdown,
 		MaxMemory:           o.MaxMemory, MaxConnections: int(o.MaxConnections), TransferStall: time.Duration(o.TransferStall),
 		Checksums: checksumsOf(m), MaxOverflow: o.MaxOverflow, OverflowBudget: o.OverflowBudget,
@@ -290,18 +290,19 @@ func poolKindOf(kind string) cinnabar.PoolKind {
 	return cinnabar.PoolFIFO
 }
 
-// spinOf returns Progress.Spin for a document. Margo's default becomes 0, the default of the engine, which is shorter because a goroutine
-// here polls the one connection that it waits for, while Margo's thread polls all of them.
-func spinOf(m *conf.Config) time.Duration {
+// latencyMode is the value of cinnabar.progress_mode for cinnabar.Latency.
+const latencyMode = "latency"
+
+// progressModeOf returns the mode for a document. Margo's time of polling has only two meanings, none and some, because the engine
+// measures how long polling pays.
+func progressModeOf(m *conf.Config) cinnabar.ProgressMode {
 	switch {
-	case m.Own.Spin != 0:
-		return time.Duration(m.Own.Spin)
-	case m.Spindown == conf.DefaultSpindown:
-		return 0
+	case m.Own.ProgressMode == latencyMode:
+		return cinnabar.Latency
 	case m.Spindown == 0:
-		return -1
+		return cinnabar.Economy
 	}
-	return time.Duration(m.Spindown) * time.Millisecond
+	return cinnabar.Balanced
 }
 
 func checksumsOf(m *conf.Config) cinnabar.Checksums {
@@ -376,9 +377,11 @@ func (cfg *Config) putOwn(m *conf.Config) {
 	for _, p := range cfg.Pools {
 		m.Own.Queues[p.Name] = int64(max(p.Queue, -1))
 	}
-	m.Own.Spin = 0
-	if spin := cfg.Progress.Spin; spinOf(m) != spin && (spinOf(m) != 0 || spin != defaultSpin()) {
-		cfg.putSpin(m)
+	if cfg.Progress.Mode == cinnabar.Latency {
+		m.Own.ProgressMode = latencyMode
+	}
+	if progressModeOf(m) != cfg.Progress.Mode {
+		m.Spindown = map[bool]int64{true: 0, false: conf.DefaultSpindown}[cfg.Progress.Mode == cinnabar.Economy]
 	}
 }
 
@@ -397,18 +400,6 @@ func (cfg *Config) limitsByDefault() *cinnabar.Config {
 		c.MaxMemory = 0 // so that it is written
 	}
 	return c
-}
-
-// putSpin says for how long is polled, in Margo's key if that can say it.
-func (cfg *Config) putSpin(m *conf.Config) {
-	spin := cfg.Progress.Spin
-	m.Spindown = conf.SpindownOf(spin)
-	switch {
-	case spin == defaultSpin():
-		m.Spindown = conf.DefaultSpindown
-	case spin > 0 && spinOf(m) != spin:
-		m.Own.Spin = conf.Duration(spin)
-	}
 }
 
 // putPools describes the pools. Execution streams are kept if they serve them as cfg says.
@@ -458,6 +449,3 @@ func describes(m *conf.Config, pools []cinnabar.PoolConfig) bool {
 
 // neverChecksums is the value of cinnabar.checksums for cinnabar.NoChecksums.
 const neverChecksums = "never"
-
-// defaultSpin returns the time for which a zero Spin stands.
-func defaultSpin() time.Duration { return new(cinnabar.Config).WithDefaults().Progress.Spin }

@@ -62,6 +62,10 @@ type Net struct {
 	TransfersActive int64  // transfers that were started and have not ended
 	ResponsesUnsent int64  // responses that the network has not yet accepted
 	OverflowBytes   int64  // memory that holds arguments and results too long for a message
+	Spins           uint64 // waits for the network that looked for messages before they parked, or instead
+	Parks           uint64 // waits for the network that parked and were woken
+	Yields          uint64 // times that a waiter gave its processor to threads of other processes between two looks
+	HandOvers       uint64 // times that a reader gave its processor to a goroutine that it had given work to
 }
 
 // Counter is a number with the name that Mercury has for it.

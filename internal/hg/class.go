@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // ID names an RPC.
@@ -46,6 +47,9 @@ type Config struct {
 	// grows with the bytes that have come, and counts until the Request or Call is freed. A request beyond the budget is answered with
 	// codes.Again. While the memory of a large payload grows, its bytes exist twice for a moment; that does not count.
 	OverflowBudget int64
+
+	// Progress counts the waits that park, and learns the price of their wake-ups; nil: nothing does.
+	Progress *progress.Policy
 
 	Clock Clock // measures the ages in errors; nil: errors have no ages
 

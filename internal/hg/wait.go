@@ -49,13 +49,22 @@ func (c *Class) await(ctx context.Context, a na.Addr, ev *na.Event) bool {
 	done := ctx.Done()
 	if done == nil {
 		<-wake
+		c.woken(ev)
 		return true
 	}
 	select {
 	case <-wake:
+		c.woken(ev)
 		return true
 	case <-done:
 		return ev.Unpark()
+	}
+}
+
+// woken records that a waiter was parked until ev was set.
+func (c *Class) woken(ev *na.Event) {
+	if p := c.cfg.Progress; p != nil {
+		p.Woken(ev.Rang())
 	}
 }
 

@@ -161,7 +161,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files

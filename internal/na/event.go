@@ -1,12 +1,17 @@
 package na
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"cinnabar/internal/progress"
+)
 
 // Event is something that happens once and that one goroutine waits for: first by making progress ([Endpoint.Drive]),
 // then parked on the channel that Park returns. The zero Event has not happened. Reset makes it ready for reuse.
 type Event struct {
 	state atomic.Uint32
 	wake  chan struct{} // capacity 1, made by the first Park and kept
+	rang  int64         // when Set has last sent on wake
 }
 
 const (
@@ -29,12 +34,16 @@ func (ev *Event) Set() {
 		case eventParked:
 			wake := ev.wake // before the owner can see the event set
 			if ev.state.CompareAndSwap(eventParked, eventSet) {
+				ev.rang = progress.Now()
 				wake <- struct{}{}
 				return
 			}
 		}
 	}
 }
+
+// Rang returns the time of the signal, by [progress.Now], to a waiter that has received from the channel of Park.
+func (ev *Event) Rang() int64 { return ev.rang }
 
 // IsSet reports whether the event has happened.
 func (ev *Event) IsSet() bool { return ev.state.Load() == eventSet }

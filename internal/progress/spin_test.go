@@ -74,6 +74,7 @@ func TestNoClock(t *testing.T) {
 
 // A source rests after missesToRest vain spins. Then 1, 2, 4 waits park between probes, and restLongest at most; a probe is two
 // budgets long, and one that finds a message ends the rest.
+// parity: G75
 func TestRest(t *testing.T) {
 	b := newBench(Balanced)
 	src := b.source(Memory)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/progress"
 	"cinnabar/internal/shm"
 )
 
@@ -29,14 +30,14 @@ func (p *player) burner() {
 // contender is a client and a server in another process, who call each other while others want the processors too.
 type contender struct {
 	name  string
-	spin  time.Duration
+	mode  progress.Mode
 	call  *caller
 	times []time.Duration
 }
 
 func (c *contender) open(b *testing.B) {
-	s := start(b, "server", fmt.Sprintf("%s=%d", spinEnv, int64(c.spin)))
-	client := open(b, Config{Spin: c.spin})
+	s := start(b, "server", fmt.Sprintf("%s=%d", modeEnv, c.mode))
+	client := open(b, Config{Progress: progress.New(c.mode)})
 	c.call = newCaller(client, lookup(b, client, s.expect("ready ")))
 	if _, err := c.call.call(b, nil); err != nil {
 		b.Fatal(err)
@@ -74,7 +75,7 @@ func (c *contender) report(b *testing.B) time.Duration {
 func BenchmarkBusy(b *testing.B) {
 	for _, others := range []int{0, 1, 2} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
-			spins, parks := &contender{name: "spin"}, &contender{name: "park", spin: -1}
+			spins, parks := &contender{name: "spin"}, &contender{name: "park", mode: progress.Economy}
 			spins.open(b)
 			parks.open(b)
 			for range others {

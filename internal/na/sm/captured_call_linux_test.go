@@ -141,7 +141,7 @@ type capturedServer struct {
 func startCaptured(t *testing.T, prefix string, polls bool) *capturedServer {
 	t.Helper()
 	ident := identity{int32(os.Getpid()), 250}
-	cfg, err := Config{Prefix: prefix}.withDefaults(2)
+	cfg, err := Config{Prefix: prefix}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

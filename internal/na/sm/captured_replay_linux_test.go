@@ -57,7 +57,7 @@ func newReplay(t *testing.T, c *captured, m *shm.Region, golden []byte, server b
 	copy(m.Bytes(), golden)
 	p := &replay{captured: c, r: newRegion(m), expected: append(c.region[:0], golden...)}
 	quiet := slog.New(slog.DiscardHandler)
-	cfg, err := Config{Logger: quiet, Audit: audit.New(quiet), Handler: p, Listen: true}.withDefaults(2)
+	cfg, err := Config{Logger: quiet, Audit: audit.New(quiet), Handler: p, Listen: true}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

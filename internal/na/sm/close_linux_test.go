@@ -287,7 +287,7 @@ func TestLivingStays(t *testing.T) {
 // TestReclaim removes what dead processes have left, in all states.
 // parity: H07 D19
 func TestReclaim(t *testing.T) {
-	cfg, err := Config{Prefix: privatePrefix("r")}.withDefaults(2)
+	cfg, err := Config{Prefix: privatePrefix("r")}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // Config configures an endpoint. The zero value of each field stands for its default.
@@ -26,9 +27,8 @@ type Config struct {
 	Handler na.Handler
 	// Logger logs violations of the protocol by peers and, at Debug, connections. Nil discards the log.
 	Logger *slog.Logger
-	// Spin is the time for which a goroutine polls for messages without result before it parks: 0 stands for 50 µs, or 40 µs on two
-	// processors, or no time on one; negative for no time. After spins without messages a goroutine spins less often.
-	Spin time.Duration
+	// Progress decides how long a goroutine looks for messages without result before it parks; nil: a policy of mode Balanced.
+	Progress *progress.Policy
 	// ConnectTimeout bounds the connecting to a peer that lives, but has no free place in its region or does not read its socket: 0
 	// stands for 10 s.
 	ConnectTimeout time.Duration
@@ -57,8 +57,6 @@ type hostRule struct {
 
 // Defaults of Config.
 const (
-	defaultSpin    = 50 * time.Microsecond
-	defaultSpinTwo = 40 * time.Microsecond // with two processors
 	defaultConnect = 10 * time.Second
 	defaultSend    = 30 * time.Second
 	defaultPrefix  = "na_sm"
@@ -66,16 +64,8 @@ const (
 	defaultSocket  = "/tmp"
 )
 
-// withDefaults returns cfg with the defaults in place of zeros, for a machine with procs processors.
-func (cfg Config) withDefaults(procs int) (Config, error) {
-	switch {
-	case cfg.Spin != 0:
-	case procs == 1:
-		cfg.Spin = -1
-	case procs == 2:
-		cfg.Spin = defaultSpinTwo
-	}
-	setDefault(&cfg.Spin, defaultSpin)
+// withDefaults returns cfg with the defaults in place of zeros.
+func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.ConnectTimeout, defaultConnect)
 	setDefault(&cfg.SendTimeout, defaultSend)
 	setDefault(&cfg.Prefix, defaultPrefix)
@@ -83,6 +73,9 @@ func (cfg Config) withDefaults(procs int) (Config, error) {
 	setDefault(&cfg.SocketDir, defaultSocket)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = progress.New(progress.Balanced)
 	}
 	if cfg.Quota == nil {
 		cfg.Quota = hostquota.NewBook(hostquota.Limits{})

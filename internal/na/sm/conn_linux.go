@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/shm"
 )
 
@@ -49,12 +50,12 @@ type conn struct {
 	role       role
 	ending     atomic.Pointer[ending] // set when the peer has left; the conn fails once its messages are delivered
 	dead       atomic.Bool
-	done       chan struct{} // closed when dead
-	serves     atomic.Bool   // the peer has sent requests
-	spinPolicy spinPolicy
-	offended   bool   // used with the receive role: the peer has broken the protocol
-	handedOver bool   // another client has the pair; used with the receive role
-	scratch    []byte // used with the receive role: a request, copied out of the region
+	done       chan struct{}   // closed when dead
+	serves     atomic.Bool     // the peer has sent requests
+	spins      progress.Source // of drivers
+	offended   bool            // used with the receive role: the peer has broken the protocol
+	handedOver bool            // another client has the pair; used with the receive role
+	scratch    []byte          // used with the receive role: a request, copied out of the region
 	tasks      []na.Task
 }
 
@@ -202,6 +203,7 @@ func (c *conn) ring() {
 // signalPeer adds n to the peer's eventfd, which wakes the peer.
 func (c *conn) signalPeer(n int) {
 	if c.doorbell != nil {
+		progress.Toll()
 		c.doorbell.Ring(n)
 	}
 }
@@ -392,6 +394,8 @@ func (c *conn) request(m *arrival) {
 	*msg = na.Message{From: c.addr, Tag: m.tag, Data: m.data}
 	if t := e.cfg.Handler.Request(msg); t != nil {
 		c.tasks = append(c.tasks, t)
+	} else {
+		e.handed.Store(true)
 	}
 	*msg = na.Message{}
 }

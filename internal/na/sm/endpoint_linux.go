@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/shm"
 )
 
@@ -44,10 +44,7 @@ type Endpoint struct {
 
 	offenders offenders // the poller's
 
-	spinning  atomic.Int32 // pollers that spin,
-	driving   atomic.Int32 // and drivers
-	maxSpin   int32
-	oneThread bool // goroutines have one thread to run on
+	handed atomic.Bool // a goroutine has got a request since the last handOver
 
 	refusing  atomic.Bool   // set by Shutdown: connections and requests are refused
 	closed    atomic.Bool   // set by Close: no operation starts any more
@@ -87,7 +84,7 @@ var _ na.Endpoint = (*Endpoint)(nil)
 
 // Open opens an endpoint, which lives until Close. Regions and sockets that dead processes have left are removed first.
 func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
-	cfg, err := cfg.withDefaults(runtime.NumCPU())
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
 	}
@@ -114,8 +111,7 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: cfg, ident: identity{int32(os.Getpid()), id}, sock: -1, sockDir: -1, notify: -1,
-		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), oneThread: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
-		finished: make(chan struct{}), addrs: peerbook.NewBook[string, Addr](),
+		stop: make(chan struct{}), pollEnd: make(chan struct{}), finished: make(chan struct{}), addrs: peerbook.NewBook[string, Addr](),
 		byID: make(map[int32]*conn), places: hostquota.NewBook(hostquota.Limits{hostquota.Connections: pairs - 1}),
 	}
 	e.conns.Store(new([]*conn))
@@ -315,6 +311,10 @@ func (e *Endpoint) addConn(c *conn) bool {
 
 // +checklocks:e.mu
 func (e *Endpoint) addConnLocked(c *conn) {
+	c.spins.Init(e.cfg.Progress, progress.Memory)
+	if c.withinProcess() {
+		e.cfg.Progress.AddPair()
+	}
 	e.nextID++
 	c.id = e.nextID
 	e.byID[c.id] = c
@@ -336,7 +336,15 @@ func (e *Endpoint) dropConn(c *conn) {
 }
 
 // tornDown counts the teardown of a conn, for which end waits.
-func (e *Endpoint) tornDown(*conn) { e.teardowns.Done() }
+func (e *Endpoint) tornDown(c *conn) {
+	if c.withinProcess() {
+		e.cfg.Progress.RemovePair()
+	}
+	e.teardowns.Done()
+}
+
+// withinProcess reports whether the peer is another endpoint of this process.
+func (c *conn) withinProcess() bool { return !c.self && c.pid == c.ep.ident.pid }
 
 // connOf returns the conn with that number, also one that has failed and keeps its pair, or nil.
 func (e *Endpoint) connOf(id int32) *conn {
@@ -508,7 +516,7 @@ func (e *Endpoint) endConns() {
 
 // counters holds the statistics of an endpoint.
 type counters struct {
-	connections, unmatched, dropped, violations, checks, parks, restores, refused, evicted atomic.Uint64
+	connections, unmatched, dropped, violations, checks, restores, refused, evicted atomic.Uint64
 }
 
 // reportViolation counts and logs a violation of the protocol by a peer. The audit bounds the number of lines.

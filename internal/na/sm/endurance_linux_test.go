@@ -45,8 +45,7 @@ func idle(d time.Duration) {
 	}
 }
 
-// gapAround is a random time around the spin window: often just as long, sometimes too long for those too that try for longer
-// than usual (spinFactor).
+// gapAround is a random time around the spin window: often just as long, sometimes too long for a probe too.
 func gapAround(rng *rand.Rand, window time.Duration) time.Duration {
 	switch n := rng.IntN(10); {
 	case n < 4:
@@ -54,7 +53,7 @@ func gapAround(rng *rand.Rand, window time.Duration) time.Duration {
 	case n < 9:
 		return window - window/4 + rand.N(window/2)
 	}
-	return spinFactor*window + rand.N(window)
+	return 4*window + rand.N(window)
 }
 
 // pacer is a server that answers a request of 8 bytes so many nanoseconds later, and says how often it has parked.
@@ -65,7 +64,7 @@ func (p *player) pacer() error {
 		a, _ := h.Request(m).(*echoAnswer)
 		return taskFunc(func() {
 			idle(wait)
-			binary.LittleEndian.PutUint64(a.buf, h.ep.Load().stats.parks.Load())
+			binary.LittleEndian.PutUint64(a.buf, h.ep.Load().cfg.Progress.Counters().Parks)
 			a.Run()
 		})
 	})
@@ -98,12 +97,12 @@ func TestParkCyclesOfProcesses(t *testing.T) {
 	s := start(t, "pacer")
 	client := open(t, Config{})
 	c := newCaller(client, lookup(t, client, s.expect("ready ")))
-	window := max(client.cfg.Spin, defaultSpinTwo) // nobody spins where there is one processor
+	window := max(client.cfg.Progress.Budget(), 50*time.Microsecond) // nobody spins where there is one processor
 	rng := rand.New(rand.NewPCG(5, 6))
 	var calls, theirs uint64
 	var longest time.Duration
 	begin := time.Now()
-	for ours := uint64(0); min(ours, theirs) < uint64(n); ours = client.stats.parks.Load() {
+	for ours := uint64(0); min(ours, theirs) < uint64(n); ours = client.cfg.Progress.Counters().Parks {
 		if time.Since(begin) > testLimit && !long {
 			t.Fatalf("parked %d and %d times in %d calls", ours, theirs, calls)
 		}
@@ -128,7 +127,7 @@ func TestParkCyclesOfProcesses(t *testing.T) {
 		t.Errorf("a call took %v", longest)
 	}
 	t.Logf("%d calls in %v; the client has parked %d times, the server %d times; the longest call took %v",
-		calls, time.Since(begin).Round(time.Millisecond), client.stats.parks.Load(), theirs, longest)
+		calls, time.Since(begin).Round(time.Millisecond), client.cfg.Progress.Counters().Parks, theirs, longest)
 }
 
 // counter is a server that wants numbered requests in order, and answers with their numbers.

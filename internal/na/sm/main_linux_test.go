@@ -35,7 +35,7 @@ func sweepKilled() {
 		}
 	}
 	for prefix := range prefixes {
-		if cfg, err := (Config{Prefix: prefix}).withDefaults(2); err == nil {
+		if cfg, err := (Config{Prefix: prefix}).withDefaults(); err == nil {
 			reclaimAll(&cfg)
 		}
 	}
@@ -50,7 +50,7 @@ func TestSweepKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Kill()
-	cfg, err := (Config{Prefix: prefix}).withDefaults(2)
+	cfg, err := (Config{Prefix: prefix}).withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,14 +72,8 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 	if !k.restore.IsZero() {
 		d = shorter(d, max(k.restore.Sub(now), time.Microsecond))
 	}
-	for _, c := range e.list() {
-		switch {
-		case c.self:
-		case c.silent():
-			d = shorter(d, busyInterval)
-		case !c.server && c.addr.expected.Len() > 0:
-			d = shorter(d, checkInterval)
-		}
+	if slices.ContainsFunc(e.list(), (*conn).silent) {
+		d = shorter(d, busyInterval)
 	}
 	return d
 }

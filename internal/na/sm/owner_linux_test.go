@@ -158,7 +158,7 @@ func TestOtherProcessIsRefused(t *testing.T) {
 // could replace the socket by another one and get the clients' commands.
 func TestForeignDirectory(t *testing.T) {
 	needRoot(t)
-	cfg, err := Config{Prefix: privatePrefix("d"), Listen: true, Handler: &echo{}}.withDefaults(2)
+	cfg, err := Config{Prefix: privatePrefix("d"), Listen: true, Handler: &echo{}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestForeignDirectory(t *testing.T) {
 // rights of others.
 func TestOwnDirectory(t *testing.T) {
 	cfg := Config{Prefix: privatePrefix("o"), Address: "na+sm://left"}
-	full, err := cfg.withDefaults(2)
+	full, err := cfg.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestRestoreComparesFiles(t *testing.T) {
 // TestReclaimFollowsNoLinks has a link of a stranger lead from the name of a socket's directory to a directory of this
 // user's with a dead socket, which is not removed.
 func TestReclaimFollowsNoLinks(t *testing.T) {
-	cfg, err := Config{Prefix: privatePrefix("y")}.withDefaults(2)
+	cfg, err := Config{Prefix: privatePrefix("y")}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

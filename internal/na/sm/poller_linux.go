@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
+	"cinnabar/internal/shm"
 	"cinnabar/internal/sockio"
 )
 
@@ -31,20 +33,23 @@ type poller struct {
 	state  atomic.Uint32 // pollActive and so on
 	parked atomic.Bool
 	woken  atomic.Bool // wake was called since the last parking
-	timed  atomic.Bool // the parking has a deadline
+	// awaited is true while the poller checks at intervals whether servers still exist: since an operation has waited for one, until
+	// a whole interval has passed at the end of which none waits. It stays true between calls, because setting and clearing a
+	// deadline for each call would wake the poller each time.
+	awaited atomic.Bool
 
-	tasks      tasks // has a lock of its own
-	offered    bool  // there may be tasks
-	spinPolicy spinPolicy
-	rounds     int
-	signaled   bool // a doorbell has rung
-	n          int  // events
-	tries      int  // number of calls of fetch in a parking: more than one if there were no events at first
-	events     [32]unix.EpollEvent
-	due        time.Time // the deadline that set has, zero if none
-	ticked     time.Time // the last tick of a busy poller
-	step       func(fd uintptr) bool
-	wait       time.Duration // between attempts to send the messages that wait for room in a ring
+	tasks    tasks // has a lock of its own
+	offered  bool  // there may be tasks
+	spins    progress.Source
+	rounds   int
+	signaled bool // a doorbell has rung
+	n        int  // events
+	tries    int  // number of calls of fetch in a parking: more than one if there were no events at first
+	events   [32]unix.EpollEvent
+	due      time.Time // the deadline that set has, zero if none
+	ticked   time.Time // the last tick of a busy poller
+	step     func(fd uintptr) bool
+	wait     time.Duration // between attempts to send the messages that wait for room in a ring
 
 	mu sync.Mutex
 	// blocked are the peers with messages that wait for room.
@@ -76,6 +81,7 @@ func newPoller(e *Endpoint) (*poller, error) {
 		return nil, err
 	}
 	p.step = p.fetch
+	p.spins.Init(e.cfg.Progress, progress.Memory)
 	return p, nil
 }
 
@@ -116,11 +122,25 @@ func (p *poller) wake() {
 	}
 }
 
-// await makes the poller check at intervals whether servers still exist, because an operation waits for one. It wakes the poller if
-// its parking has no limit; the poller then sets one for as long as operations wait.
+// await makes the poller check at intervals whether servers still exist, because an operation waits for one. It wakes a parked poller
+// only if no check is due, so that the poller sets a deadline.
 func (p *poller) await() {
-	if p.parked.Load() && !p.timed.Load() {
+	if p.awaited.Load() || p.awaited.Swap(true) {
+		return
+	}
+	if p.parked.Load() {
 		p.wake()
+	}
+}
+
+// checkAwaited ends the checks if no operation waits for a server. The poller calls it at the end of an interval.
+func (p *poller) checkAwaited() {
+	if !p.awaited.Load() {
+		return
+	}
+	p.awaited.Store(false) // first, because an operation that begins to wait meanwhile sets it again
+	if slices.ContainsFunc(p.ep.list(), func(c *conn) bool { return !c.server && c.addr.expected.Len() > 0 }) {
+		p.awaited.Store(true)
 	}
 }
 
@@ -150,8 +170,8 @@ func (p *poller) revive(gen uint32) {
 
 // progress makes progress until the endpoint has ended, or another goroutine has become the poller. It returns true in the first case.
 func (p *poller) progress(gen uint32) (last bool) {
-	s := spinner{policy: &p.spinPolicy}
-	defer s.stop(p.ep)
+	s := p.spins.Spin(false)
+	defer s.End()
 	for hot := false; ; {
 		if p.ep.ended.Load() && !p.offered {
 			return true
@@ -168,11 +188,15 @@ func (p *poller) progress(gen uint32) (last bool) {
 		switch {
 		case got || ran:
 			hot = ran || p.ep.busy()
-			s.reset()
-		case hot && s.spin(p.ep):
+			s.Found()
+			p.ep.handOver()
+		case hot && s.Vain():
+			shm.Pause(1)
 		default:
-			s.stop(p.ep)
-			hot = p.park()
+			s.End()
+			if !hot || !p.ep.expects() || !s.Begin() {
+				hot = p.park()
+			}
 		}
 	}
 }
@@ -182,6 +206,11 @@ func (e *Endpoint) busy() bool {
 	return slices.ContainsFunc(e.list(), func(c *conn) bool {
 		return c.role.claim.Load() == 0 && (c.serves.Load() || c.addr.expected.Len() > 0)
 	})
+}
+
+// expects reports whether the poller goes on looking after the end of a spin, because an operation waits for a message.
+func (e *Endpoint) expects() bool {
+	return e.cfg.Progress.Mode() == progress.Latency && slices.ContainsFunc(e.list(), func(c *conn) bool { return c.addr.expected.Len() > 0 })
 }
 
 // eventRounds is the number of rounds of spinning between two looks at the epoll set.
@@ -214,6 +243,9 @@ func (p *poller) visit(c *conn) bool {
 		return false
 	}
 	n := c.receive(receiveBatch)
+	if n > 0 {
+		c.spins.Answered()
+	}
 	if len(c.tasks) > 0 {
 		p.tasks.offer(c.tasks)
 		p.offered = true
@@ -273,17 +305,24 @@ func (p *poller) park() bool {
 		return true
 	}
 	p.n, p.tries = 0, 0
+	p.spins.Park()
 	err := p.raw.Read(p.step)
 	p.unpark()
 	if p.tries > 1 {
-		p.ep.stats.parks.Add(1)
+		p.ep.cfg.Progress.Woken(0)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		p.due = sockio.Past
 		woken := p.woken.Swap(false)
+		if !woken {
+			p.checkAwaited()
+		}
 		p.look()
 		p.ep.tick(time.Now())
 		return woken
+	}
+	if p.n > 0 {
+		p.spins.Answered()
 	}
 	p.dispatch(p.events[:p.n])
 	return p.n > 0
@@ -340,6 +379,9 @@ const (
 // interval returns the time limit of the next parking; 0: no limit.
 func (p *poller) interval(now time.Time) time.Duration {
 	d := p.ep.interval(now)
+	if p.awaited.Load() {
+		d = shorter(d, checkInterval)
+	}
 	if p.blocks.Load() > 0 {
 		p.wait = min(max(2*p.wait, roomShortest), roomLongest)
 		room := p.wait/2 + rand.N(p.wait) // so that several clients do not try at the same moments
@@ -355,7 +397,6 @@ func (p *poller) interval(now time.Time) time.Duration {
 func (p *poller) setDeadline() {
 	now := time.Now()
 	d := p.interval(now)
-	p.timed.Store(d > 0)
 	if d == 0 {
 		if !p.due.IsZero() {
 			p.due = time.Time{}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/shm"
 	"cinnabar/internal/testproc"
 )
@@ -26,7 +27,8 @@ const (
 	prefixEnv = "CINNABAR_SM_PREFIX"
 	targetEnv = "CINNABAR_SM_TARGET"
 	stepEnv   = "CINNABAR_SM_STEP"
-	spinEnv   = "CINNABAR_SM_SPIN" // nanoseconds
+	modeEnv   = "CINNABAR_SM_MODE" // number of a progress.Mode
+	lateEnv   = "CINNABAR_SM_LATE" // time that a wake-up takes longer
 )
 
 // roles are the functions of a test's other processes. They print their steps on standard output, a line each, and go on, or end,
@@ -52,11 +54,18 @@ var roles = map[string]func([]string) error{
 // playing returns a role of a player with the Config in the environment.
 func playing(play func(*player) error) func([]string) error {
 	return func([]string) error {
-		spin, err := strconv.Atoi(cmp.Or(os.Getenv(spinEnv), "0"))
+		mode, err := strconv.Atoi(cmp.Or(os.Getenv(modeEnv), "0"))
 		if err != nil {
 			return err
 		}
-		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Spin: time.Duration(spin)}, in: bufio.NewScanner(os.Stdin)})
+		late, err := time.ParseDuration(cmp.Or(os.Getenv(lateEnv), "0"))
+		if err != nil {
+			return err
+		}
+		if late > 0 {
+			progress.MakeWakeUpsDear(late, 13*time.Microsecond, true)
+		}
+		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Progress: progress.New(progress.Mode(mode))}, in: bufio.NewScanner(os.Stdin)})
 	}
 }
 
@@ -91,7 +100,7 @@ func (p *player) server() error {
 // unmapper is a server in C that polls, which takes everything and answers nothing: it removes its region when told to, and
 // unmaps it when told once more.
 func (p *player) unmapper() error {
-	cfg, err := p.cfg.withDefaults(2)
+	cfg, err := p.cfg.withDefaults()
 	if err != nil {
 		return err
 	}
@@ -157,7 +166,7 @@ func (p *player) raw(target, stop string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := p.cfg.withDefaults(2)
+	cfg, err := p.cfg.withDefaults()
 	if err != nil {
 		return err
 	}

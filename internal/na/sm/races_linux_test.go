@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // TestCloseWhileConnecting closes clients that connect to a server whose socket is full, at all moments: operations end,
@@ -76,7 +77,7 @@ func TestSendWhileClosing(t *testing.T) {
 // TestLastRequest has clients leave right after they have sent a request: it is served, though nothing else comes.
 func TestLastRequest(t *testing.T) {
 	var ran atomic.Int64
-	server := open(t, Config{Listen: true, Spin: -1, Handler: handlerFunc(func(*na.Message) na.Task {
+	server := open(t, Config{Listen: true, Progress: progress.New(progress.Economy), Handler: handlerFunc(func(*na.Message) na.Task {
 		return taskFunc(func() { ran.Add(1) })
 	})})
 	for i := range int64(100) {
@@ -164,8 +165,8 @@ func TestCallToClient(t *testing.T) {
 
 // TestTruncatedWhileReceiving has a region fault when an expected message is copied: whoever waits for it is told.
 func TestTruncatedWhileReceiving(t *testing.T) {
-	server, _ := serve(t, Config{Spin: -1})
-	client := open(t, Config{Spin: -1})
+	server, _ := serve(t, Config{Progress: progress.New(progress.Economy)})
+	client := open(t, Config{Progress: progress.New(progress.Economy)})
 	to, _ := lookup(t, client, server.own.String()).(*Addr)
 	if _, err := newCaller(client, to).call(t, nil); err != nil {
 		t.Fatal(err)
@@ -223,7 +224,7 @@ func TestIdle(t *testing.T) {
 // of its spin.
 func TestDriverYieldsRole(t *testing.T) {
 	server, _ := serve(t, Config{})
-	client := open(t, Config{Spin: time.Hour})
+	client := open(t, Config{Progress: progress.NewFixed(time.Hour)})
 	to, _ := lookup(t, client, server.own.String()).(*Addr)
 	if _, err := newCaller(client, to).call(t, nil); err != nil {
 		t.Fatal(err)
@@ -233,13 +234,14 @@ func TestDriverYieldsRole(t *testing.T) {
 	taken := make(chan bool)
 	go func() { taken <- c.takeRole() }()
 	eventually(t, "the wish for the role", c.role.wanted.Load)
-	s := spinner{driver: true, policy: &c.spinPolicy}
+	s := c.spins.Spin(true)
+	before := client.cfg.Progress.Counters().Spins
 	c.driveHeld(new(na.Event), &s)
-	rounds := s.rounds
-	s.stop(client)
+	after := client.cfg.Progress.Counters().Spins
+	s.End()
 	c.leave()
-	if rounds != 0 {
-		t.Errorf("%d rounds although the poller wants the role", rounds)
+	if after != before {
+		t.Error("the driver spins although the poller wants the role")
 	}
 	if !await(t, "the role", taken) {
 		t.Error("the poller has not got the role")
@@ -248,64 +250,6 @@ func TestDriverYieldsRole(t *testing.T) {
 		t.Error("the poller has the role and still wants it")
 	}
 	c.leave()
-}
-
-// TestSpinStalls has somebody take the processor from a spinner: it looks once more and parks, and so do later ones.
-func TestSpinStalls(t *testing.T) {
-	e := &Endpoint{cfg: Config{Spin: time.Hour}, maxSpin: 1}
-	var l spinPolicy
-	s := spinner{driver: true, policy: &l}
-	if !s.spin(e) {
-		t.Fatal("does not begin")
-	}
-	s.looked = s.looked.Add(-spinStall)
-	s.rounds = spinLook - 1
-	if !s.spin(e) {
-		t.Error("no last look")
-	}
-	if s.spin(e) {
-		t.Error("goes on")
-	}
-	s.stop(e)
-	begun := 0
-	for range spinRetry << stalledShift {
-		s := spinner{driver: true, policy: &l}
-		if s.spin(e) {
-			begun++
-		}
-		s.stop(e)
-	}
-	if begun != 1 {
-		t.Errorf("%d later spins, want 1", begun)
-	}
-}
-
-// TestSpinInVain has spins bring nothing: less than one chance in a hundred is taken in the end, and all once one has.
-// parity: G75
-func TestSpinInVain(t *testing.T) {
-	var l spinPolicy
-	for range spinMisses {
-		if f := l.factor(); f != 1 {
-			t.Errorf("a spin of %d times the usual, want 1", f)
-		}
-		l.failure(false)
-	}
-	for i, want := range []int{16, 16, 32, 64, 128, 128, 128} {
-		chances := 1
-		for l.factor() == 0 {
-			chances++
-		}
-		if chances != want {
-			t.Errorf("attempt %d is made after %d chances, want %d", i, chances, want)
-		}
-		l.failure(true)
-	}
-	l.success(true)
-	for i := range longSpinCount {
-		if f := l.factor(); f != spinFactor {
-			t.Errorf("%d chances after a success a spin of %d times the usual, want %d", i, f, spinFactor)
-		}
-	}
 }
 
 // TestParkWhileHeld has the poller come to park while a driver still has the receive role, after its last look at the

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/shm"
 )
 
@@ -20,8 +20,8 @@ import (
 // errors for what is under way and go on with their next calls, one of C's kind goes on, new ones come, and nothing is lost.
 // parity: H07
 func TestCutOff(t *testing.T) {
-	for _, spin := range []time.Duration{0, -1} {
-		cfg := Config{Prefix: privatePrefix("c"), Spin: spin}
+	for _, mode := range []progress.Mode{progress.Balanced, progress.Economy} {
+		cfg := Config{Prefix: privatePrefix("c"), Progress: progress.New(mode)}
 		server, _ := serve(t, cfg)
 		old := open(t, cfg)
 		c := newCaller(old, lookup(t, old, server.own.String()))
@@ -98,8 +98,8 @@ func (c *rawClient) again() { c.out, c.in = producer(c.r.tx(c.pair)), consumer(c
 
 // TestCutOffUnread cuts off a region while a client has not taken any of the answers in it, a full ring of them.
 func TestCutOffUnread(t *testing.T) {
-	server, _ := serve(t, Config{Prefix: privatePrefix("d"), Spin: -1})
-	client := open(t, Config{Prefix: server.cfg.Prefix, Spin: -1})
+	server, _ := serve(t, Config{Prefix: privatePrefix("d"), Progress: progress.New(progress.Economy)})
+	client := open(t, Config{Prefix: server.cfg.Prefix, Progress: progress.New(progress.Economy)})
 	to, _ := lookup(t, client, server.own.String()).(*Addr)
 	c := newCaller(client, to)
 	if _, err := c.call(t, nil); err != nil {
@@ -309,7 +309,7 @@ func TestCleanUpKilled(t *testing.T) {
 	prefix := privatePrefix("q")
 	s := start(t, "server", prefixEnv+"="+prefix)
 	uri := strings.TrimPrefix(s.expect("ready "), scheme)
-	cfg, err := Config{Prefix: prefix}.withDefaults(2)
+	cfg, err := Config{Prefix: prefix}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -232,7 +232,7 @@ func TestTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = m.Close() }() // nothing is to be saved
-	cfg, err := Config{}.withDefaults(2)
+	cfg, err := Config{}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -466,7 +466,7 @@ func (p *player) flooder(target, step string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := p.cfg.withDefaults(2)
+	cfg, err := p.cfg.withDefaults()
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sweep"
 )
 
@@ -86,15 +87,15 @@ func (t *tasks) pending() bool {
 }
 
 // runTasks runs the tasks that there are, while drivers may receive. mine is false if another goroutine has become the poller.
-func (p *poller) runTasks(gen uint32, s *spinner) (ran, mine bool) {
+func (p *poller) runTasks(gen uint32, s *progress.Spin) (ran, mine bool) {
 	if !p.offered {
 		return false, true
 	}
 	p.offered = false
 	p.state.Store(pollInTask)
 	p.ep.watch.watchTasks()
-	s.reset() // a task is a success of its spin
-	s.stop(p.ep)
+	s.Found() // a task is a success of its spin
+	s.End()
 	for {
 		t, mine := p.tasks.start(gen)
 		if !mine {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // handlerFunc is a handler.
@@ -105,8 +106,8 @@ func TestNested(t *testing.T) {
 // client of this package and one of C's kind. No call may take a second.
 func TestParkCycles(t *testing.T) {
 	n, _ := countFrom(t, cyclesEnv, 2000)
-	server, _ := serve(t, Config{Spin: 20 * time.Microsecond})
-	client := open(t, Config{Spin: 20 * time.Microsecond})
+	server, _ := serve(t, Config{Progress: progress.NewFixed(20 * time.Microsecond)})
+	client := open(t, Config{Progress: progress.NewFixed(20 * time.Microsecond)})
 	c := newCaller(client, lookup(t, client, server.own.String()))
 	r := newRaw(t, server)
 	r.announce()

@@ -24,7 +24,7 @@ import (
 func memoryEnd(t testing.TB) *Endpoint {
 	t.Helper()
 	watch(t)
-	cfg, err := Config{}.withDefaults(2)
+	cfg, err := Config{}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ type Own struct {
 	MaxQueued           int64            `json:"max_queued,omitempty"`
 	Queues              map[string]int64 `json:"queues,omitempty"`
 	HandlerWarning      Duration         `json:"handler_warning,omitempty"`
-	Spin                Duration         `json:"spin,omitempty"`
+	ProgressMode        string           `json:"progress_mode,omitempty"`
 	AllowRemoteShutdown bool             `json:"allow_remote_shutdown,omitempty"`
 	AllowQuery          bool             `json:"allow_query,omitempty"`
 	Checksums           string           `json:"checksums,omitempty"`

@@ -113,7 +113,7 @@ func (p *parser) own(r *reader) {
 	r.integer("max_queued", &o.MaxQueued, -1, maxCount)
 	p.queues(r)
 	r.span("handler_warning", (*time.Duration)(&o.HandlerWarning))
-	r.duration("spin", (*time.Duration)(&o.Spin))
+	r.enum("progress_mode", &o.ProgressMode, "latency")
 	r.boolean("allow_remote_shutdown", &o.AllowRemoteShutdown)
 	r.boolean("allow_query", &o.AllowQuery)
 	r.enum("checksums", &o.Checksums, "never")
@@ -155,22 +155,12 @@ func (p *parser) queues(r *reader) {
 
 // agree refuses settings that contradict those of Margo's keys that they refine.
 func (p *parser) agree(r *reader) {
-	if spin := time.Duration(p.Own.Spin); spin != 0 && SpindownOf(spin) != p.Spindown {
-		r.failf("spin", "%v is %d ms, but progress_spindown_msec is %d; give one of them", spin, SpindownOf(spin), p.Spindown)
+	if p.Own.ProgressMode == "latency" && p.Spindown == 0 {
+		r.failf("progress_mode", "is %s, but progress_spindown_msec is 0, which polls for no time; give one of them", p.Own.ProgressMode)
 	}
 	if p.Own.Checksums == "never" && p.Mercury.ChecksumLevel != "none" {
 		r.failf("checksums", "is %s, but mercury.checksum_level is %s; give one of them", p.Own.Checksums, p.Mercury.ChecksumLevel)
 	}
-}
-
-// SpindownOf returns a polling time in whole milliseconds, rounded up; a negative time counts as 0.
-func SpindownOf(spin time.Duration) int64 {
-	spin = max(spin, 0)
-	n := int64(spin / time.Millisecond)
-	if spin%time.Millisecond > 0 {
-		n++
-	}
-	return n
 }
 
 // notef adds a note on a setting that is accepted and has no effect.
@@ -193,6 +183,9 @@ func (p *parser) note() {
 	if p.Profiling {
 		p.notef("enable_abt_profiling: there is no Argobots to profile; use runtime/pprof")
 	}
+	if p.Spindown != 0 && p.Spindown != DefaultSpindown {
+		p.notef("progress_spindown_msec: the engine measures how long polling pays, so %d has the meaning of %d; 0 polls for no time", p.Spindown, int64(DefaultSpindown))
+	}
 	if p.Plumber != nil {
 		p.notef("plumber: no network card is chosen by it; name an interface in the address, or use mercury.ip_subnet")
 	}
@@ -206,7 +199,7 @@ func (p *parser) noteMercury() {
 		key, text string
 	}{
 		{m.AutoSM, "auto_sm", "peers on the same host are reached by the engine's own protocol"},
-		{m.NoBlock, "na_no_block", "Config.Progress.Spin, or progress_spindown_msec, says for how long is polled"},
+		{m.NoBlock, "na_no_block", "Config.Progress.Mode, or cinnabar.progress_mode, chooses between polling and sleeping"},
 		{m.MaxContexts > 1, "max_contexts", "an engine needs no contexts to use several processors"},
 		{m.AuthKey != "", "auth_key", "ofi+tcp and na+sm have no keys"},
 		{m.SMInfo != "", "sm_info_string", "a listener over na+sm gets its address from the argument of Listen"},
