@@ -259,7 +259,7 @@ var layers = map[string]row{
 	"examples/sum":                           {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
-	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modBLAKE3, modSys}},
+	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer", "rmem", "rmem/verbsrmem"}, modules: []string{modBLAKE3, modSys}},
 	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},

@@ -81,9 +81,7 @@ func TestBookForgetsPeers(t *testing.T) {
 
 // TestBookKeepsNoEndpoint frees an endpoint whose own peer is in its book and refers to the endpoint.
 func TestBookKeepsNoEndpoint(t *testing.T) {
-	e := newEndpoint()
-	w := weak.Make(e)
-	e = nil
+	w := weak.Make(newEndpoint())
 	collected(t, "the endpoint", func() bool { return w.Value() == nil })
 }
 

@@ -51,7 +51,7 @@ func main() {
 		os.Exit(1)
 	}
 	for i, it := range pick(items, os.Args[1]) {
-		fmt.Printf("== %d. package %s\n%s\n\n%s\n\n", i+1, it.pkg, it.comment, it.code)
+		fmt.Fprintf(os.Stdout, "== %d. package %s\n%s\n\n%s\n\n", i+1, it.pkg, it.comment, it.code)
 	}
 }
 
