@@ -98,7 +98,7 @@ func TestRPCPool(t *testing.T) {
 	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "rpcs", Workers: 2}, {Name: "other"}}, RPCPool: "rpcs", AllowRemoteShutdown: true})
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, ep)
-	if got := server.LookupPool("rpcs").Stats().Served; got != 1 {
+	if got := server.Stats().Pools["rpcs"].Served; got != 1 {
 		t.Errorf("the pool has served %d requests, want 1", got)
 	}
 	special := NewRPC[addIn, addOut]("special")
@@ -111,7 +111,7 @@ func TestRPCPool(t *testing.T) {
 		block.Start(patient(t), ep, struct{}{})
 	}
 	waitFor(t, func() bool { // the handler of callAdd may still count as running
-		s := server.LookupPool("rpcs").Stats()
+		s := server.Stats().Pools["rpcs"]
 		return s.Running == 2 && s.Served == 3
 	})
 	provider, err := server.NewProvider(7, "thing")
@@ -119,7 +119,7 @@ func TestRPCPool(t *testing.T) {
 	if name, err := identityOf(t, ep.Provider(provider.id)); err != nil || name != "thing" {
 		t.Errorf("identity %q, %v", name, err)
 	}
-	if got := server.LookupPool("rpcs").Stats().Served + server.LookupPool("other").Stats().Served; got != 4 {
+	if got := server.Stats().Pools["rpcs"].Served + server.Stats().Pools["other"].Served; got != 4 {
 		t.Errorf("the pools have served %d requests, want 4", got)
 	}
 

@@ -68,7 +68,7 @@ func (ep *Endpoint) Equal(other *Endpoint) bool {
 }
 
 // Provider returns the target for the RPCs of one provider in the process.
-func (ep *Endpoint) Provider(id uint16) ProviderHandle { return ProviderHandle{ep: ep, id: id} }
+func (ep *Endpoint) Provider(id uint16) ProviderHandle { return ProviderHandle{Endpoint: ep, ID: id} }
 
 // target makes *Endpoint a Target.
 func (ep *Endpoint) target() (*Endpoint, uint16, bool) { return ep, 0, false }
@@ -86,25 +86,16 @@ type Target interface {
 	target() (ep *Endpoint, provider uint16, given bool)
 }
 
-// ProviderHandle is one provider in another process. It is a plain value.
+// ProviderHandle is one provider in another process; [Endpoint.Provider] makes it. It is a plain value.
 type ProviderHandle struct {
-	ep *Endpoint
-	id uint16
+	Endpoint *Endpoint // the address of the process
+	ID       uint16    // the provider id
 }
 
-// Endpoint returns the process's address.
-func (h ProviderHandle) Endpoint() *Endpoint { return h.ep }
-
-// ID returns the provider id.
-func (h ProviderHandle) ID() uint16 { return h.id }
-
-func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.ep, h.id, true }
+func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.Endpoint, h.ID, true }
 
 // MarshalText implements [encoding.TextMarshaler].
 func (ep *Endpoint) MarshalText() ([]byte, error) { return []byte(ep.String()), nil }
 
 // String returns the address with the provider id behind it.
-func (h ProviderHandle) String() string { return h.ep.String() + "@" + strconv.Itoa(int(h.id)) }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (h ProviderHandle) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+func (h ProviderHandle) String() string { return h.Endpoint.String() + "@" + strconv.Itoa(int(h.ID)) }

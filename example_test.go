@@ -114,7 +114,7 @@ func ExampleOneWay() {
 		log.Fatal(err)
 	}
 	<-server.Done()
-	fmt.Println("ended:", server.Err())
+	fmt.Println("ended:", server.Shutdown(context.Background()))
 	// Output: ended: <nil>
 }
 

@@ -1,6 +1,7 @@
 package cinnabar
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -14,58 +15,39 @@ import (
 )
 
 // PoolKind is the order in which the requests of a pool get their workers, if they have to wait for one. A handler that
-// has begun and waits for a call or transfer goes on as soon as that has ended, in pools of every kind.
-type PoolKind uint8
+// has begun and waits for a call or transfer goes on as soon as that has ended, in pools of every kind. Its text is the word that
+// Margo's configuration has for the kind.
+type PoolKind string
 
+// The kinds of pools. An empty PoolKind stands for PoolFIFO.
 const (
 	// PoolFIFO lets the peers take turns; the requests of one peer come in their order (Argobots' fifo and fifo_wait).
-	PoolFIFO PoolKind = iota
+	PoolFIFO PoolKind = "fifo_wait"
 	// PoolPriority prefers requests of RPCs that are registered with a higher [WithPriority]; among equals it is as
 	// PoolFIFO. So that others do not starve, each eighth turn is that of the priority that has waited longest for one. Margo's
 	// prio_wait, which prefers handlers that have begun, has no priorities beyond that.
-	PoolPriority
+	PoolPriority PoolKind = "prio_wait"
 	// PoolEarliestFirst is the order in which requests arrive, without regard to the peer: peers do not take turns. A full
 	// queue refuses the newest (Margo's earliest_first).
-	PoolEarliestFirst
+	PoolEarliestFirst PoolKind = "earliest_first"
 )
 
-// String returns the word that Margo's configuration has for the kind.
-func (k PoolKind) String() string {
-	switch k {
-	case PoolFIFO:
-		return sched.FIFO.String()
-	case PoolPriority:
-		return sched.Priority.String()
-	case PoolEarliestFirst:
-		return sched.EarliestFirst.String()
-	}
-	return fmt.Sprintf("PoolKind(%d)", uint8(k))
-}
-
-// core returns the kind as the pools themselves have it.
-func (k PoolKind) core() sched.Kind {
-	switch k {
-	case PoolPriority:
-		return sched.Priority
-	case PoolEarliestFirst:
-		return sched.EarliestFirst
-	case PoolFIFO:
-	}
-	return sched.FIFO
-}
+// poolKinds are the kinds as the pools themselves have them.
+var poolKinds = map[PoolKind]sched.Kind{PoolFIFO: sched.FIFO, PoolPriority: sched.Priority, PoolEarliestFirst: sched.EarliestFirst}
 
 // PoolConfig describes a pool: a group of workers for handlers that should neither delay nor be delayed by others.
 type PoolConfig struct {
 	Name    string
 	Workers int      // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
 	Queue   int      // requests that wait for a worker; those beyond it are answered codes.Again; 0: as Config.MaxQueued, negative: none wait
-	Kind    PoolKind // the order in which they get one
+	Kind    PoolKind // the order in which they get one; empty: PoolFIFO
 }
 
 // fill puts defaults in the place of zeros; queue is that of Queue.
 func (p *PoolConfig) fill(queue int) {
 	defaultTo(&p.Workers, 1)
 	defaultTo(&p.Queue, queue)
+	p.Kind = cmp.Or(p.Kind, PoolFIFO)
 }
 
 // check returns an error of op that names the first field that is out of range.
@@ -75,8 +57,9 @@ func (p *PoolConfig) check(op string) error {
 		return argumentError(op, "", "", "a pool has no name")
 	case p.Workers < 0:
 		return argumentError(op, "", "", "pool %q has %d workers; it is a count, or 0 for 1", p.Name, p.Workers)
-	case p.Kind > PoolEarliestFirst:
-		return argumentError(op, "", "", "pool %q is of kind %d; there are PoolFIFO, PoolPriority and PoolEarliestFirst", p.Name, uint8(p.Kind))
+	}
+	if _, known := poolKinds[cmp.Or(p.Kind, PoolFIFO)]; !known {
+		return argumentError(op, "", "", "pool %q is of kind %q; the kinds are %q, %q and %q", p.Name, p.Kind, PoolFIFO, PoolPriority, PoolEarliestFirst)
 	}
 	return nil
 }
@@ -94,8 +77,8 @@ type HandlerPool struct {
 // Config returns the configuration of the pool, with defaults in the place of zeros.
 func (p *HandlerPool) Config() PoolConfig { return p.cfg }
 
-// Stats returns a snapshot of the counters of the pool. The counts begin with the pool.
-func (p *HandlerPool) Stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
+// stats returns a snapshot of the counters of the pool. The counts begin with the pool.
+func (p *HandlerPool) stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
 
 // pools are the pools of an engine, and of those that have it as Config.Parent. They have no goroutines of their own, so
 // the engines may end in any order.
@@ -166,7 +149,7 @@ func (ps *pools) add(cfg PoolConfig, removed func()) *HandlerPool {
 		return nil
 	}
 	p := &HandlerPool{owner: ps, cfg: cfg, removed: removed, pool: sched.NewPool(sched.PoolConfig{
-		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: cfg.Kind.core(),
+		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: poolKinds[cfg.Kind],
 	})}
 	p.pool.Watch(ps.warnAfter, warnSlow)
 	ps.named = append(ps.named, p)
@@ -252,7 +235,7 @@ func (ps *pools) userLocked(p *HandlerPool) string {
 			return fmt.Sprintf("a timer of %v that is started; cancel that first", e.Addr())
 		}
 	}
-	if s := p.Stats(); s.Running+s.Waiting+s.Queued > 0 {
+	if s := p.stats(); s.Running+s.Waiting+s.Queued > 0 {
 		return fmt.Sprintf("%d handlers and requests; wait until they are done", s.Running+s.Waiting+s.Queued)
 	}
 	return ""

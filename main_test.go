@@ -170,7 +170,7 @@ func serveOn(e *Engine) error {
 	case <-testproc.InputClosed():
 		return e.Close()
 	case <-e.Done():
-		return e.Err()
+		return e.Shutdown(context.Background())
 	}
 }
 

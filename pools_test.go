@@ -24,7 +24,7 @@ func TestPoolKinds(t *testing.T) {
 		PoolPriority:      "0 13 14 1 2",
 		PoolEarliestFirst: "0 1 2 13 14",
 	} {
-		t.Run(kind.String(), func(t *testing.T) {
+		t.Run(string(kind), func(t *testing.T) {
 			cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Kind: kind}}}
 			simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
 				order := make(chan string, 10)
@@ -92,7 +92,7 @@ func TestPoolsAtRunTime(t *testing.T) {
 	close(goOn)
 	_, err = call.Wait()
 	must(t, err)
-	waitFor(t, func() bool { return pool.Stats().Running == 0 })
+	waitFor(t, func() bool { return server.Stats().Pools["more"].Running == 0 })
 	must(t, server.RemovePool("more"))
 	if server.LookupPool("more") != nil || len(server.Config().Pools) != 1 {
 		t.Error("a removed pool is found")
@@ -106,7 +106,7 @@ func TestPoolsAtRunTime(t *testing.T) {
 func TestAddPoolRefused(t *testing.T) {
 	server := listening(t, &Config{Pools: []PoolConfig{{Name: "p"}}})
 	for want, cfg := range map[string]PoolConfig{
-		"no name": {}, "-1 workers": {Name: "q", Workers: -1}, "kind 3": {Name: "q", Kind: 3},
+		"no name": {}, "-1 workers": {Name: "q", Workers: -1}, `kind "lifo"`: {Name: "q", Kind: "lifo"},
 	} {
 		_, err := server.AddPool(cfg)
 		wantCode(t, err, codes.InvalidArg, want)
@@ -119,9 +119,6 @@ func TestAddPoolRefused(t *testing.T) {
 	must(t, server.Close())
 	_, err = server.AddPool(PoolConfig{Name: "q"})
 	wantCode(t, err, codes.Permission)
-	if got := PoolKind(9).String(); got != "PoolKind(9)" {
-		t.Error(got)
-	}
 }
 
 // TestParentPools has engines share pools, and ends them in either order.
@@ -143,9 +140,9 @@ func TestParentPools(t *testing.T) {
 			must(t, add.Handle(e, handleAdd, WithPool(e.LookupPool("p"))))
 		}
 		one := block.Start(patient(t), reach(t, client, parent), struct{}{})
-		waitFor(t, func() bool { return parent.LookupPool("p").Stats().Running == 1 })
+		waitFor(t, func() bool { return parent.Stats().Pools["p"].Running == 1 })
 		two := block.Start(patient(t), reach(t, client, child), struct{}{})
-		waitFor(t, func() bool { return child.LookupPool("p").Stats().Queued == 1 })
+		waitFor(t, func() bool { return child.Stats().Pools["p"].Queued == 1 })
 		close(goOn)
 		for _, p := range []*Pending[struct{}]{one, two} {
 			_, err := p.Wait()
@@ -172,7 +169,7 @@ func TestRemoveRPCPool(t *testing.T) {
 	wantCode(t, parent.RemovePool("p"), codes.Busy, `"p"`, "RPCPool")
 	must(t, add.Handle(child, handleAdd))
 	callAdd(t, reach(t, client, child))
-	if n := parent.LookupPool("p").Stats().Served; n != 1 {
+	if n := parent.Stats().Pools["p"].Served; n != 1 {
 		t.Errorf("the pool has served %d requests, want 1", n)
 	}
 	must(t, child.Shutdown(patient(t)))

@@ -304,10 +304,10 @@ func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
 	case *Endpoint:
 		rt.ep = t
 	case ProviderHandle:
-		rt.ep, rt.provider, given = t.ep, t.id, true
+		rt.ep, rt.provider, given = t.Endpoint, t.ID, true
 	case *ProviderHandle: // which has its methods
 		if t != nil {
-			rt.ep, rt.provider, given = t.ep, t.id, true
+			rt.ep, rt.provider, given = t.Endpoint, t.ID, true
 		}
 	}
 	rt.proc = p

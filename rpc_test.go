@@ -135,7 +135,7 @@ func TestProviders(t *testing.T) {
 		if got, err := identityOf(t, h); err != nil || got != fmt.Sprintf("kind%d", id) {
 			t.Errorf("identity of %d: %q, %v", id, got, err)
 		}
-		if h.ID() != id || !h.Endpoint().Equal(ep) {
+		if h.ID != id || !h.Endpoint.Equal(ep) {
 			t.Errorf("handle %+v", h)
 		}
 	}

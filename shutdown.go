@@ -8,6 +8,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/rundown"
 )
 
 // closeWait bounds how long closing waits for goroutines of the network that are in programs' code.
@@ -103,14 +104,16 @@ func (e *Engine) OnClose(f func()) (remove func() bool) {
 	return e.ending.onClose.push(func(context.Context) { f() })
 }
 
-// Done returns a channel that is closed when the engine has ended, by Shutdown or Close (margo_wait_for_finalize).
+// Done returns a channel that is closed when the engine has ended, by Shutdown or Close (margo_wait_for_finalize). From then on
+// Shutdown returns the error of that end at once.
 func (e *Engine) Done() <-chan struct{} { return e.ending.done }
 
-// Err returns nil until the engine has ended, and afterwards the error of its end, nil if there was none.
-func (e *Engine) Err() error {
-	e.ending.mu.Lock()
-	defer e.ending.mu.Unlock()
-	return e.ending.err
+// result waits until the engine has ended, and returns the error of its end.
+func (en *ending) result() error {
+	<-en.done
+	en.mu.Lock()
+	defer en.mu.Unlock()
+	return en.err
 }
 
 // Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then answers new requests
@@ -124,7 +127,7 @@ func (e *Engine) Err() error {
 // at once, so that it does not wait for its caller. The handler's answer is still delivered, and the channel of Done is
 // closed when the engine has ended. A handler that calls Shutdown with another context waits for itself until that ends.
 //
-// Further calls wait for the first, or until their own ctx is done.
+// Further calls wait for the end of the engine and return its error, or that of their own ctx if it ends earlier.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	if s := servingFrom(ctx); s != nil && s.svc.e == e && s.holds.Load() > 0 {
 		if e.ending.begin() {
@@ -134,14 +137,16 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	}
 	if e.ending.begin() {
 		e.shutdown(ctx)
-		return e.Err()
+		return e.ending.result()
 	}
 	select {
 	case <-e.Done():
-		return e.Err()
 	case <-ctx.Done():
-		return errorFrom("shut down", "", e.Addr(), ctx.Err())
+		if !rundown.IsClosed(e.Done()) {
+			return errorFrom("shut down", "", e.Addr(), ctx.Err())
+		}
 	}
+	return e.ending.result()
 }
 
 // shutdownDetached shuts down for a handler. Of ctx only the deadline counts, because the connection of its caller may end soon. The
@@ -210,7 +215,7 @@ func (e *Engine) Close() error {
 	}
 	e.handlers.gate.Close()
 	e.finish(nil)
-	return e.Err()
+	return e.ending.result()
 }
 
 // finish closes everything; err is the error of an earlier step, nil if there was none. It is called once.

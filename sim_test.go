@@ -229,7 +229,7 @@ func TestShutdownDelivers(t *testing.T) {
 			}
 		}
 		<-s.server.Done()
-		must(t, s.server.Err())
+		must(t, s.server.Shutdown(t.Context()))
 	})
 }
 
@@ -252,7 +252,7 @@ func TestShutdownDeadline(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("shutdown took %v", took)
 		}
-		wantCode(t, s.server.Err(), codes.Timeout, "1 of their requests")
+		wantCode(t, s.server.Shutdown(t.Context()), codes.Timeout, "1 of their requests")
 		_, err := slow.Wait()
 		if err == nil {
 			t.Error("the slow call succeeds")

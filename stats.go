@@ -34,7 +34,7 @@ func (e *Engine) Stats() stats.Snapshot {
 		Security: e.security(),
 	}
 	for _, p := range e.handlers.pools.all() {
-		s.Pools[p.cfg.Name] = p.Stats()
+		s.Pools[p.cfg.Name] = p.stats()
 	}
 	return s
 }

@@ -76,8 +76,8 @@ func TestTimerCancel(t *testing.T) {
 		synctest.Wait()
 		must(t, timer.Start(0))
 		synctest.Wait()
-		if pool.Stats().Queued != 1 {
-			t.Fatalf("stats %+v", pool.Stats())
+		if e.Stats().Pools["p"].Queued != 1 {
+			t.Fatalf("stats %+v", e.Stats().Pools["p"])
 		}
 		must(t, timer.Cancel(t.Context())) // although no worker has come to it
 		goOn <- struct{}{}
@@ -171,7 +171,7 @@ func TestTimerInItself(t *testing.T) {
 		})
 		must(t, timer.Start(0))
 		<-e.Done()
-		must(t, e.Err())
+		must(t, e.Shutdown(t.Context()))
 		if steps != 3 {
 			t.Errorf("%d runs, want 3", steps)
 		}

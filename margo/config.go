@@ -2,6 +2,7 @@ package margo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -408,7 +409,7 @@ func (cfg *Config) putPools(m *conf.Config) error {
 	if !describes(m, pools) {
 		list, streams := make([]conf.Pool, len(pools)), make([]int, len(pools))
 		for i, p := range pools {
-			list[i], streams[i] = conf.Pool{Kind: p.Kind.String(), Name: p.Name, Access: "mpmc"}, p.Workers
+			list[i], streams[i] = conf.Pool{Kind: string(cmp.Or(p.Kind, cinnabar.PoolFIFO)), Name: p.Name, Access: "mpmc"}, p.Workers
 		}
 		if err := m.SetPools(list, streams); err != nil {
 			return err
@@ -439,7 +440,7 @@ func describes(m *conf.Config, pools []cinnabar.PoolConfig) bool {
 			continue
 		}
 		is := poolConfigOf(m, i)
-		if len(pools) == 0 || is.Name != pools[0].Name || is.Kind != pools[0].Kind || is.Workers != pools[0].Workers {
+		if len(pools) == 0 || is.Name != pools[0].Name || is.Kind != cmp.Or(pools[0].Kind, cinnabar.PoolFIFO) || is.Workers != pools[0].Workers {
 			return false
 		}
 		pools = pools[1:]

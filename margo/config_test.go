@@ -60,15 +60,15 @@ func marshaled(t *testing.T, c *Config) string {
 func TestParseConfig(t *testing.T) {
 	const pools = `"argobots":{"pools":[{"name":"a","kind":"prio_wait"},{"name":"__primary__"},{"name":"b","kind":"earliest_first"},{"name":"idle","kind":"fifo"}],` +
 		`"xstreams":[{"scheduler":{"pools":["a"]}},{"scheduler":{"pools":["b","a"]}},{"scheduler":{"pools":["a",1]}}]}`
-	abi := []cinnabar.PoolConfig{{Name: "a", Workers: 3, Kind: cinnabar.PoolPriority}, {Name: "b", Workers: 1, Kind: cinnabar.PoolEarliestFirst}, {Name: "idle", Workers: 1}}
+	abi := []cinnabar.PoolConfig{{Name: "a", Workers: 3, Kind: cinnabar.PoolPriority}, {Name: "b", Workers: 1, Kind: cinnabar.PoolEarliestFirst}, {Name: "idle", Workers: 1, Kind: cinnabar.PoolFIFO}}
 	for document, want := range map[string]*Config{
 		`{}`:                                       {},
 		`{` + pools + `}`:                          {Config: own{Pools: abi}},
 		`{` + pools + `,"rpc_pool":"b"}`:           {Config: own{Pools: abi, RPCPool: "b"}},
 		`{` + pools + `,"rpc_pool":1}`:             {Config: own{Pools: abi}},
-		`{"rpc_thread_count":4}`:                   {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 4}}, RPCPool: "__pool_1__"}},
+		`{"rpc_thread_count":4}`:                   {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 4, Kind: cinnabar.PoolFIFO}}, RPCPool: "__pool_1__"}},
 		`{"rpc_thread_count":-1}`:                  {},
-		`{"use_progress_thread":true}`:             {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 1}}}},
+		`{"use_progress_thread":true}`:             {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 1, Kind: cinnabar.PoolFIFO}}}},
 		`{"progress_spindown_msec":10}`:            {},
 		`{"progress_spindown_msec":3}`:             {},
 		`{"progress_spindown_msec":0}`:             {Config: own{Progress: cinnabar.Progress{Mode: cinnabar.Economy}}},
@@ -91,7 +91,7 @@ func TestParseConfig(t *testing.T) {
 		`{"cinnabar":{"advertise":"192.0.2.7:1234"}}`:                                      {Config: own{Advertise: "192.0.2.7:1234"}},
 		`{"cinnabar":{"firewalled":true,"dial_timeout":"1s","dial_retry":"2s"}}`:           {Config: own{Firewalled: true, DialTimeout: time.Second, DialRetry: 2 * time.Second}},
 		`{"cinnabar":{"keep_alive":"-1ns","send_timeout":"3s","late_access":"4s"}}`:        {Config: own{KeepAlive: -1, SendTimeout: 3 * time.Second, LateAccess: 4 * time.Second}},
-		`{"rpc_thread_count":1,"cinnabar":{"queues":{"__pool_1__":7}}}`:                    {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 1, Queue: 7}}, RPCPool: "__pool_1__"}},
+		`{"rpc_thread_count":1,"cinnabar":{"queues":{"__pool_1__":7}}}`:                    {Config: own{Pools: []cinnabar.PoolConfig{{Name: "__pool_1__", Workers: 1, Queue: 7, Kind: cinnabar.PoolFIFO}}, RPCPool: "__pool_1__"}},
 		`{"handle_cache_size":0,"progress_timeout_ub_msec":1,"enable_abt_profiling":true}`: {},
 	} {
 		got := parsed(t, document)
@@ -243,8 +243,7 @@ func TestParsedPoolsBound(t *testing.T) {
 	for range 10 {
 		relay.Start(t.Context(), ep, addIn{})
 	}
-	p := server.LookupPool("__pool_1__")
-	waitFor(t, func() bool { s := p.Stats(); return s.Running == 3 && s.Queued == 7 })
+	waitFor(t, func() bool { s := server.Stats().Pools["__pool_1__"]; return s.Running == 3 && s.Queued == 7 })
 }
 
 // TestExtendedArguments has each member of struct margo_init_info that has a counterpart take part in one call.
@@ -267,7 +266,7 @@ func TestExtendedArguments(t *testing.T) {
 	if child.LookupPool("__pool_1__") != server.LookupPool("__pool_1__") {
 		t.Error("the child has pools of its own")
 	}
-	if served := server.LookupPool("__pool_1__").Stats().Served; served != 1 || len(calls) != 1 {
+	if served := server.Stats().Pools["__pool_1__"].Served; served != 1 || len(calls) != 1 {
 		t.Errorf("%d requests in the pool, %d through the interceptor", served, len(calls))
 	}
 	lines.Want(t, 0, "[warning] configuration: mercury.auth_key has no effect")

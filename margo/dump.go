@@ -18,10 +18,10 @@ import (
 // one after the other while the engine works. The error is w's.
 func DumpState(e *cinnabar.Engine, w io.Writer) error {
 	s := e.Stats()
-	list := []poolState{{"handlers in no pool", cinnabar.PoolFIFO.String(), ownConfig(e).MaxHandlers, s.Handlers}}
+	list := []poolState{{"handlers in no pool", string(cinnabar.PoolFIFO), ownConfig(e).MaxHandlers, s.Handlers}}
 	for _, p := range poolsOf(e) {
 		c := p.Config()
-		list = append(list, poolState{c.Name, c.Kind.String(), c.Workers, p.Stats()})
+		list = append(list, poolState{c.Name, string(c.Kind), c.Workers, s.Pools[c.Name]})
 	}
 	return writeState(w, e.Inventory(), list, s.Counters())
 }

@@ -78,7 +78,7 @@ func TestDumpState(t *testing.T) {
 		return addOut{}, ctx.Err()
 	}, cinnabar.WithPool(e.LookupPool("p"))))
 	relay.Start(t.Context(), e.Self(), addIn{})
-	waitFor(t, func() bool { return e.LookupPool("p").Stats().Running == 1 })
+	waitFor(t, func() bool { return e.Stats().Pools["p"].Running == 1 })
 	var b strings.Builder
 	must(t, DumpState(e, &b))
 	lines := strings.Split(strings.Join(strings.FieldsFunc(b.String(), func(r rune) bool { return r == ' ' }), " "), "\n")

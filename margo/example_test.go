@@ -291,7 +291,7 @@ func ExampleShutdownRemote() {
 			_ = server.Close()
 		}
 		<-server.Done()
-		fmt.Println("the server has ended:", server.Err())
+		fmt.Println("the server has ended:", server.Shutdown(context.Background()))
 		_ = client.Close()
 	}
 	// Output:

@@ -55,7 +55,7 @@ func Describe(e *cinnabar.Engine, c *Config) Description {
 	d := Description{Addr: e.Addr(), Providers: inventory.Providers, RPCs: inventory.RPCs, Handlers: s.Handlers, Stats: s.Net, Config: config}
 	for _, p := range poolsOf(e) {
 		c := p.Config()
-		d.Pools = append(d.Pools, PoolDescription{Name: c.Name, Kind: c.Kind.String(), Workers: c.Workers, Queue: c.Queue, Stats: p.Stats()})
+		d.Pools = append(d.Pools, PoolDescription{Name: c.Name, Kind: string(c.Kind), Workers: c.Workers, Queue: c.Queue, Stats: s.Pools[c.Name]})
 	}
 	return d
 }

@@ -143,7 +143,7 @@ func TestQueryEvents(t *testing.T) {
 		return addOut{}, ctx.Err()
 	}))
 	relay.Start(t.Context(), ep, addIn{})
-	waitFor(t, func() bool { return server.LookupPool("rpcs").Stats().Running == 1 })
+	waitFor(t, func() bool { return server.Stats().Pools["rpcs"].Running == 1 })
 	_, err := Query(t.Context(), ep)
 	must(t, err)
 	for _, ev := range server.Stats().Security.Events {
@@ -167,5 +167,5 @@ func TestShutdownRemote(t *testing.T) {
 	server = listening(t, &own{AllowRemoteShutdown: true})
 	must(t, ShutdownRemote(t.Context(), reach(t, client, server)))
 	<-server.Done()
-	must(t, server.Err())
+	must(t, server.Shutdown(t.Context()))
 }

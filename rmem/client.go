@@ -78,11 +78,11 @@ func (w rpcWire) reach(r *response) (reachable, error) {
 	if err := h.UnmarshalBinary(r.Bulk); err != nil || h.Len() != r.Size {
 		return nil, ErrProtocol
 	}
-	return h.On(w.to.Endpoint()), nil
+	return h.On(w.to.Endpoint), nil
 }
 
 func (w rpcWire) handle(id uint64) Handle {
-	return Handle{Server: w.to.Endpoint().String(), Provider: w.to.ID(), ID: id}
+	return Handle{Server: w.to.Endpoint.String(), Provider: w.to.ID, ID: id}
 }
 
 // byeTime bounds the wait of Close for the server's response.

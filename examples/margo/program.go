@@ -48,7 +48,7 @@ func Wait(ctx context.Context, engine *cinnabar.Engine, stdout io.Writer) error 
 	}
 	select {
 	case <-engine.Done():
-		return engine.Err()
+		return engine.Shutdown(ctx)
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)

@@ -37,6 +37,7 @@ func TestDocComments(t *testing.T)    { check(t, checkDocComments) }
 func TestFormat(t *testing.T)         { check(t, checkFormat) }
 func TestFileLength(t *testing.T)     { check(t, checkLength) }
 func TestFileCounts(t *testing.T)     { check(t, checkFileCounts) }
+func TestRootSize(t *testing.T)       { check(t, checkRoot) }
 func TestNoSleeps(t *testing.T)       { check(t, checkSleeps) }
 func TestCountedLocks(t *testing.T)   { check(t, checkLocks) }
 func TestNoOpenMarkers(t *testing.T)  { check(t, checkMarkers) }

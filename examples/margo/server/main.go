@@ -36,11 +36,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if flag.NArg() != 1 {
 		return errors.New("usage: server [-f FILE] [-p KIND] [-hang DURATION] ADDRESS")
 	}
-	cfg, err := config(*kind)
-	if err != nil {
-		return err
-	}
-	engine, err := cinnabar.Listen(ctx, flag.Arg(0), cfg)
+	engine, err := cinnabar.Listen(ctx, flag.Arg(0), config(*kind))
 	if err != nil {
 		return err
 	}
@@ -60,18 +56,13 @@ func run(ctx context.Context, stdout io.Writer) error {
 }
 
 // config has one pool for everything, if a kind is asked for.
-func config(kind string) (*cinnabar.Config, error) {
+func config(kind string) *cinnabar.Config {
 	cfg := &cinnabar.Config{AllowRemoteShutdown: true}
 	if kind == "" {
-		return cfg, nil
+		return cfg
 	}
-	for k := cinnabar.PoolFIFO; k <= cinnabar.PoolEarliestFirst; k++ {
-		if k.String() == kind {
-			cfg.Pools, cfg.RPCPool = []cinnabar.PoolConfig{{Name: "rpc", Kind: k}}, "rpc"
-			return cfg, nil
-		}
-	}
-	return nil, fmt.Errorf("there are no pools of kind %q", kind)
+	cfg.Pools, cfg.RPCPool = []cinnabar.PoolConfig{{Name: "rpc", Kind: cinnabar.PoolKind(kind)}}, "rpc"
+	return cfg
 }
 
 // server has the handlers.

@@ -70,7 +70,7 @@ func serve(ctx context.Context, address string, stderr io.Writer) error {
 	_, _ = fmt.Fprintf(stderr, "[info] Server running at address %s\n\n", engine.Addr())
 	select {
 	case <-engine.Done(): // by the last call
-		return engine.Err()
+		return engine.Shutdown(ctx)
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)

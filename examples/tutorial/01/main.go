@@ -33,7 +33,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	<-server.Done() // the main function of a server waits for this channel
-	fmt.Println("server ended:", server.Err())
+	fmt.Println("server ended:", server.Shutdown(ctx))
 	return nil
 }
 

@@ -45,7 +45,7 @@ func run(ctx context.Context) error {
 	}
 	<-engine.Done()
 	fmt.Println("ended after", g.served.Load())
-	return engine.Err()
+	return engine.Shutdown(ctx)
 }
 
 // sayHello is the client: it sends as many requests as times says.

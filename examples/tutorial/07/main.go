@@ -79,7 +79,7 @@ func run(ctx context.Context) error {
 	if _, err := waiting.Wait(); err != nil {
 		return err
 	}
-	fmt.Println("served by the pool:", server.LookupPool("alpha").Stats().Served)
+	fmt.Println("served by the pool:", server.Stats().Pools["alpha"].Served)
 	fmt.Println("close:", pooled.Close())
 	return nil
 }

@@ -41,7 +41,7 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Println("served by the pool:", shared.Stats().Served)
+	fmt.Println("served by the pool:", parent.Stats().Pools["shared"].Served)
 
 	if err := parent.Close(); err != nil {
 		return err

@@ -72,7 +72,7 @@ func TestShutdownCommand(t *testing.T) {
 	server := clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true})
 	clitest.WantRun(t, 0, []string{"shutdown", server.Addr()}, server.Addr()+" shuts down\n")
 	<-server.Done()
-	if err := server.Err(); err != nil {
+	if err := server.Shutdown(t.Context()); err != nil {
 		t.Errorf("the engine ends with %v", err)
 	}
 	clitest.WantRun(t, 1, []string{"shutdown", server.Addr()}, "HG_HOSTUNREACH", server.Addr())
