@@ -268,3 +268,16 @@ func (s *Spin) giveProcessor() {
 	}
 	s.looked = now
 }
+
+// Yield gives the processor of a goroutine that does not spin to other threads, as a spinning waiter does. A goroutine that is often
+// about to work for others calls it now and then, because the kernel takes the processor away at a worse moment otherwise.
+func (p *Policy) Yield() {
+	now := p.proc.now()
+	if !p.proc.mayYield(now) {
+		return
+	}
+	p.yields.Add(1)
+	p.proc.yield()
+	end := p.proc.now()
+	p.proc.yielded(end, end-now)
+}

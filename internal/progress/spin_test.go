@@ -478,3 +478,23 @@ func TestRandomSchedules(t *testing.T) {
 		}
 	})
 }
+
+// TestYieldIsWatched: after a yield that has cost a whole time slice, there are none for a while.
+func TestYieldIsWatched(t *testing.T) {
+	now, calls := int64(1), 0
+	proc := newProcess(2, 2, func() int64 { return now }, func() {
+		calls++
+		now += int64(hoggedYield) + 1
+	})
+	p := &Policy{proc: proc}
+	p.Yield()
+	p.Yield()
+	if calls != 1 || p.Counters().Yields != 1 {
+		t.Errorf("%d yields, %d counted; want 1", calls, p.Counters().Yields)
+	}
+	now += int64(pauseLeast) << 1
+	p.Yield()
+	if calls != 2 {
+		t.Errorf("%d yields after the pause, want 2", calls)
+	}
+}

@@ -21,7 +21,9 @@ type Poller struct {
 	fd      int      // its descriptor
 	raw     syscall.RawConn
 	step    func(fd uintptr) bool
-	pending atomic.Int32 // goroutines that an event has woken and that have not run yet
+	pending atomic.Int32  // goroutines that an event has woken and that have not run yet
+	settles atomic.Bool   // a goroutine is in Settle
+	settled chan struct{} // capacity 1: pending may be 0
 	// woken is the number of goroutines that the last call of step has woken; it belongs to the goroutine in Wait.
 	woken int
 
@@ -47,7 +49,7 @@ func NewPoller() (*Poller, error) {
 		_ = unix.Close(fd) // the error at hand is the one to return
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), fd: fd, members: map[int32]*member{}}
+	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), fd: fd, settled: make(chan struct{}, 1), members: map[int32]*member{}}
 	if p.raw, err = p.file.SyscallConn(); err != nil {
 		_ = p.file.Close() // the error at hand is the one to return
 		return nil, err
@@ -68,8 +70,27 @@ func (p *Poller) Wait() (woken int, err error) {
 	return p.woken, nil
 }
 
-// Pending reports whether goroutines that the Poller has woken wait for a processor.
-func (p *Poller) Pending() bool { return p.pending.Load() > 0 }
+// Settle waits until all goroutines that the Poller has woken run, or have run. The goroutine that calls Wait calls Settle before it
+// looks again: meanwhile a processor of Go's scheduler that has no other work takes over goroutines that wait for another one, such as
+// one whose thread the kernel does not run at present. Only one goroutine at a time may be in Settle.
+func (p *Poller) Settle() {
+	for p.pending.Load() > 0 {
+		p.settles.Store(true)
+		if p.pending.Load() > 0 {
+			<-p.settled
+		}
+	}
+}
+
+// ran takes note that a goroutine runs that an event has woken.
+func (p *Poller) ran() {
+	if p.pending.Add(-1) == 0 && p.settles.Load() && p.settles.Swap(false) {
+		select {
+		case p.settled <- struct{}{}:
+		default:
+		}
+	}
+}
 
 // Poll wakes the goroutines in [Conn.WaitRead] on readable connections, and returns their number. It does not block.
 func (p *Poller) Poll() (woken int) {
@@ -127,9 +148,14 @@ type member struct {
 	poller *Poller
 	fd     int // the socket's descriptor while it is in the set, otherwise 0; set by the goroutine in WaitRead
 	note   chan struct{}
-	armed  atomic.Bool
-	// reported is true from an event until the goroutine in WaitRead runs.
-	reported atomic.Bool
+
+	mu invariants.Mutex
+	// armed is true from arm until the event is reported or no longer wanted.
+	// +checklocks:mu
+	armed bool
+	// reported is true from an event until the goroutine in WaitRead runs; it counts in Poller.pending.
+	// +checklocks:mu
+	reported bool
 }
 
 // join makes p the Poller; p may be nil.
@@ -161,12 +187,43 @@ func (m *member) enter(sock syscall.RawConn) bool {
 	return true
 }
 
-// event is called after the kernel has reported the one event for which m was armed.
+// event is called after the kernel has reported the one event for which m was armed. It does nothing if the goroutine has left WaitRead
+// meanwhile.
 func (m *member) event() {
-	m.poller.pending.Add(1)
-	m.reported.Store(true)
-	m.armed.Store(false)
-	m.wake()
+	m.mu.Lock()
+	wanted := m.armed
+	if wanted {
+		m.armed, m.reported = false, true
+		m.poller.pending.Add(1)
+	}
+	m.mu.Unlock()
+	if wanted {
+		m.wake()
+	}
+}
+
+// setArmed sets armed and returns the old value. It ends the count of an event that was reported.
+func (m *member) setArmed(on bool) (was bool) {
+	m.mu.Lock()
+	was, m.armed = m.armed, on
+	reported := m.reported
+	m.reported = false
+	m.mu.Unlock()
+	if reported {
+		m.poller.ran()
+	}
+	return was
+}
+
+// run ends the count of an event that was reported, because the goroutine in WaitRead runs.
+func (m *member) run() {
+	m.mu.Lock()
+	reported := m.reported
+	m.reported = false
+	m.mu.Unlock()
+	if reported {
+		m.poller.ran()
+	}
 }
 
 // wake ends the present or next parking. It does nothing without a Poller.
@@ -179,22 +236,19 @@ func (m *member) wake() {
 
 // park waits for bytes, for the end of the stream, or for wake.
 func (m *member) park() error {
-	if !m.armed.Load() {
-		m.armed.Store(true) // first, because the event may be reported before arm returns
+	if !m.setArmed(true) { // first, because the event may be reported before arm returns
 		if err := m.arm(unix.EPOLLIN | unix.EPOLLRDHUP); err != nil {
 			return err
 		}
 	}
 	<-m.note
-	if m.reported.Load() && m.reported.Swap(false) {
-		m.poller.pending.Add(-1)
-	}
+	m.run()
 	return nil
 }
 
 // disarm disarms the socket, so that arriving bytes wake no goroutine.
 func (m *member) disarm() error {
-	if !m.armed.Swap(false) {
+	if !m.setArmed(false) {
 		return nil
 	}
 	return m.arm(0)
@@ -217,6 +271,7 @@ func (m *member) leave() {
 // waitMember parks on the member of d until ready returns true or the connection is closed.
 func (d *direct) waitMember(ready func() bool) error {
 	m := &d.member
+	defer m.setArmed(false)
 	for {
 		if d.closed.Load() {
 			return net.ErrClosed

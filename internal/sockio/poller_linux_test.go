@@ -115,9 +115,7 @@ func TestPollerWait(t *testing.T) {
 			<-got
 		}
 	}
-	for p.Pending() { // until the readers that were woken have run
-		runtime.Gosched()
-	}
+	p.Settle()
 }
 
 // TestPollerWakeRead wakes a parked reader without bytes.
@@ -143,7 +141,7 @@ func TestPollerWakeRead(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if a.s.member.armed.Load() {
+	if a.s.member.setArmed(false) {
 		t.Error("the socket is armed, and no goroutine waits")
 	}
 	_ = a.Close()

@@ -22,8 +22,8 @@ func (p *Poller) Wait() (woken int, err error) {
 	return 0, os.ErrClosed
 }
 
-// Pending returns false.
-func (p *Poller) Pending() bool { return false }
+// Settle returns at once.
+func (p *Poller) Settle() {}
 
 // Poll returns 0.
 func (p *Poller) Poll() (woken int) { return 0 }

@@ -17,6 +17,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
 )
 
@@ -55,7 +56,7 @@ type conn struct {
 
 	role       role
 	onReadable func() bool // readable, made once
-	spins      spinPolicy
+	spins      progress.Source
 	rx         rxState // the read role's
 
 	wmu invariants.Mutex // the write role
@@ -171,6 +172,7 @@ func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock)}
 	c.origin.conn.Store(c)
 	c.onReadable = c.readable
+	c.spins.Init(p.ep.cfg.Progress, progress.Socket)
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()
 	c.role.turn.Store(turnBytes)

@@ -21,10 +21,10 @@ func (c *conn) drive(ev *na.Event) {
 	if bg == bgInTask {
 		c.detachQueued()
 	}
-	s := spinner{driver: true, policy: &c.spins}
-	if (bg != bgActive || r.yielded.Load() || c.lone()) && s.begin(c.ep, false) {
+	s := c.spinner(true)
+	if (bg != bgActive || r.yielded.Load() || c.lone()) && s.begin() {
 		c.driveSpinning(ev, &s, bg)
-		s.stop(c.ep)
+		s.End()
 	} else if !r.held.Load() {
 		c.handBack() // or no goroutine would read while there are drivers that may not spin, or that find the background about to rest
 	}
@@ -74,7 +74,7 @@ func (c *conn) preemptReader(ev *na.Event, s *spinner) bool {
 		c.ep.watch.add(c)
 	}
 	for !r.held.CompareAndSwap(false, true) {
-		if ev.IsSet() || c.dead.Load() || !s.spin(c.ep, false) {
+		if ev.IsSet() || c.dead.Load() || !s.vain(false) {
 			c.handBack()
 			return false
 		}
@@ -100,13 +100,13 @@ func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 				return
 			}
 			reads++
-			s.reset()
+			s.Found()
 			continue
 		}
-		if !s.spin(c.ep, c.rx.body) {
+		if !s.vain(c.rx.body) || s.rounds%lateRounds == 0 && s.late(time.Now()) {
 			return
 		}
-		if s.rounds%spinRounds == 0 && c.blocked.Load() {
+		if s.rounds%pollRounds == 0 && c.blocked.Load() {
 			c.unblock()
 		}
 	}

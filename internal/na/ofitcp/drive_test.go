@@ -180,7 +180,9 @@ func TestDriverReadsRequest(t *testing.T) {
 	role.claim.Store(true) // as a driver does
 	until(t, "the read role", func() bool { return role.held.CompareAndSwap(false, true) })
 	c.write(r.rawRequest(1, []byte("hello")))
-	own.driveHeld(new(na.Event), &spinner{driver: true, policy: &own.spins})
+	s := own.spinner(true)
+	defer s.End()
+	own.driveHeld(new(na.Event), &s)
 	if own.rxBytes.Load() == 0 || own.rx.handed {
 		t.Errorf("%d bytes are read, step aside: %t", own.rxBytes.Load(), own.rx.handed)
 	}

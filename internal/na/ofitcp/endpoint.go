@@ -45,10 +45,6 @@ type Endpoint struct {
 	late        lates
 	stats       counters
 	watch       watcher
-	spinning    atomic.Int32 // background goroutines that spin,
-	driving     atomic.Int32 // and drivers
-	maxSpin     int32
-	alone       bool // there is one processor for this process
 
 	shutdown sync.Once
 	shut     chan struct{} // closed by Shutdown

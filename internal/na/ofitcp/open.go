@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/progress"
 )
 
 // Config says how an endpoint is opened. The zero value of each field is its default.
@@ -33,9 +33,10 @@ type Config struct {
 	Handler na.Handler
 	// Logger logs peers that break the protocol and, at Debug, connections. Nil discards.
 	Logger *slog.Logger
-	// Spin is for how long a goroutine reads the socket without result before it parks: 0 stands for 50 µs, negative for
-	// no time.
-	Spin time.Duration
+	// Progress decides for how long a goroutine reads the socket without result before it parks. Nil stands for a policy of mode
+	// Balanced or, if Spin is not 0, for one that always spins for that time; a negative Spin stands for no time.
+	Progress *progress.Policy
+	Spin     time.Duration
 	// Subnet, if valid, is the only one from which an address is chosen.
 	Subnet netip.Prefix
 	// Advertise, if valid, is the address that the endpoint gives to its peers; port 0 stands for the port that it listens on.
@@ -71,7 +72,6 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	defaultSpin     = 50 * time.Microsecond
 	defaultMessage  = 4096
 	defaultDial     = 10 * time.Second
 	defaultSilence  = 15 * time.Second
@@ -82,7 +82,13 @@ const (
 
 // withDefaults returns cfg with the defaults in place of zeros.
 func (cfg Config) withDefaults() (Config, error) {
-	setDefault(&cfg.Spin, defaultSpin)
+	switch {
+	case cfg.Progress != nil:
+	case cfg.Spin != 0:
+		cfg.Progress = progress.NewFixed(cfg.Spin)
+	default:
+		cfg.Progress = progress.New(progress.Balanced)
+	}
 	setDefault(&cfg.MaxRequest, defaultMessage)
 	setDefault(&cfg.MaxResponse, defaultMessage)
 	setDefault(&cfg.DialTimeout, defaultDial)
@@ -135,7 +141,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
+		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(),
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: peerbook.NewBook[peerKey, peer](),
 		conns: make(map[*conn]struct{}), half: newHalves(),
@@ -144,7 +150,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.poller, err = shared.acquire(cfg.Spin); err != nil {
+	if e.poller, err = shared.acquire(cfg.Progress); err != nil {
 		e.release()
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Err: err}
 	}

@@ -117,8 +117,11 @@ func (c *conn) progress(gen uint32) (mine bool) {
 		}
 		c.leaveTurn()
 		r.woken = false
+		shared.parking(c.ep.cfg.Progress)
 		r.bg.Store(bgParked)
+		c.spins.Park()
 		err := c.sock.WaitRead(c.onReadable)
+		c.ep.cfg.Progress.Woken(0)
 		r.bg.Store(bgActive)
 		if err != nil {
 			c.fail(na.Unreachable, lost(err))
@@ -231,8 +234,8 @@ func (c *conn) handBack() {
 // serve reads, runs tasks and spins, until nothing has come for the spin time or another goroutine reads. False: the
 // goroutine was replaced.
 func (c *conn) serve(gen uint32) bool {
-	s := spinner{policy: &c.spins}
-	defer s.stop(c.ep)
+	s := c.spinner(false)
+	defer s.End()
 	r := &c.role
 	t := turn{from: c.rxBytes.Load()}
 	r.turn.Store(turnBytes)
@@ -264,13 +267,13 @@ func (c *conn) serve(gen uint32) bool {
 		c.release()
 		switch {
 		case got || ran:
-			s.reset()
+			s.Found()
 			c.yield(&t)
 		case !hot:
 			return true
 		default:
 			c.leaveTurn()
-			if !s.spin(c.ep, within) {
+			if !s.vain(within) {
 				return true
 			}
 		}
@@ -338,7 +341,7 @@ func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 			return ran, mine
 		}
 		ran = true
-		s.stop(c.ep)
+		s.End()
 		t.Run()
 	}
 	return ran, true

@@ -14,6 +14,7 @@ import (
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // TestStuckTask: while a task blocks, the connection's other requests are handled and its reads answered.
@@ -462,8 +463,11 @@ func TestDriverMayNotSpin(t *testing.T) {
 	c := newClient(cl, to, 0)
 	c.must(t, []byte("x"))
 	role := &to.(*peer).conn.Load().role
-	cl.driving.Add(cl.maxSpin)
-	defer cl.driving.Add(-cl.maxSpin)
+	var spins progress.Source
+	spins.Init(progress.NewFixed(time.Hour), progress.Socket)
+	other := spins.Spin(true)
+	until(t, "the right to spin", other.Begin)
+	defer other.End()
 	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked && !role.claim.Load() })
 	role.claim.Store(true) // as a driver does that is gone; the watcher does not know
 	until(t, "end of the claim", func() bool {

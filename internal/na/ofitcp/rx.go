@@ -84,6 +84,7 @@ func (c *conn) receive() bool {
 	c.spend(n)
 	c.touch()
 	shared.heard(c.pair)
+	c.spins.Answered()
 	c.arrived(n)
 	c.parse()
 	if c.rx.corked {

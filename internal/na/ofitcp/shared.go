@@ -4,9 +4,9 @@ import (
 	"hash/maphash"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
 )
 
@@ -31,7 +31,9 @@ type sharedPoller struct {
 	// +checklocks:mu
 	done chan struct{}
 
-	spin atomic.Int64 // the longest Config.Spin of the open endpoints, in nanoseconds
+	// spins is the waits of the goroutine of poller; nil: no open endpoint may spin.
+	spins atomic.Pointer[progress.Source]
+	parks atomic.Uint32 // number of times that a reader was about to park while the process was crowded
 	// talker is the conn.pair whose bytes came last. turns grows by crowdTurn when another connection becomes the talker, and shrinks
 	// by 1 with each read from the same one.
 	talker atomic.Uint64
@@ -54,8 +56,8 @@ const (
 	crowdMost = 5 * crowdTurn
 )
 
-// acquire returns the poller for an endpoint that is being opened. spin is its Config.Spin.
-func (s *sharedPoller) acquire(spin time.Duration) (*sockio.Poller, error) {
+// acquire returns the poller for an endpoint that is being opened. policy is its Config.Progress.
+func (s *sharedPoller) acquire(policy *progress.Policy) (*sockio.Poller, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users == 0 {
@@ -64,12 +66,16 @@ func (s *sharedPoller) acquire(spin time.Duration) (*sockio.Poller, error) {
 			return nil, err
 		}
 		s.poller, s.done = p, make(chan struct{})
-		s.spin.Store(0)
+		s.spins.Store(nil)
 		s.turns.Store(0)
 		go s.run(p, s.done)
 	}
 	s.users++
-	s.spin.Store(max(s.spin.Load(), int64(spin)))
+	if s.spins.Load() == nil && policy.MaySpin() {
+		spins := new(progress.Source)
+		spins.Init(policy, progress.Socket)
+		s.spins.Store(spins)
+	}
 	return s.poller, nil
 }
 
@@ -107,29 +113,42 @@ func (s *sharedPoller) run(p *sockio.Poller, done chan struct{}) {
 		if _, err := p.Wait(); err != nil {
 			return
 		}
-		runtime.Gosched() // lets the readers run, and the callers that they wake
+		letRun(p)
 		s.spinOn(p)
 	}
 }
 
-// spinOn looks at the connections until nothing has come for the spin time.
+// letRun lets the readers run that p has woken, and the callers that they wake.
+func letRun(p *sockio.Poller) {
+	runtime.Gosched()
+	p.Settle()
+}
+
+// spinOn looks at the connections until nothing has come for the time of a spin.
 func (s *sharedPoller) spinOn(p *sockio.Poller) {
-	spin := time.Duration(s.spin.Load())
-	alone := runtime.GOMAXPROCS(0) == 1
-	until := time.Time{}
-	for rounds := 0; sockio.Direct && s.crowded() && spin > 0; rounds++ {
-		switch {
-		case p.Poll() > 0:
-			runtime.Gosched()
-			rounds = 0
-		case p.Pending():
-			return // because the goroutine that parks leaves a processor to them
-		case rounds == 0:
-			until = time.Now().Add(spin)
-		case rounds%spinRounds == 0 && time.Now().After(until):
+	spins := s.spins.Load()
+	if spins == nil || !sockio.Direct {
+		return
+	}
+	spin := spins.Spin(false)
+	defer spin.End()
+	for s.crowded() {
+		if p.Poll() > 0 {
+			spin.Found()
+			letRun(p)
+		} else if !spin.Vain() {
 			return
-		case alone:
-			runtime.Gosched()
 		}
+	}
+}
+
+// parkYield is the number of parkings after which a thread gives its processor to other threads while the process is crowded: about 50
+// µs of work. Otherwise the kernel takes the processor away after some milliseconds, from a thread that many connections wait for.
+const parkYield = 8
+
+// parking is called by a reader that is about to park.
+func (s *sharedPoller) parking(policy *progress.Policy) {
+	if s.crowded() && s.parks.Add(1)%parkYield == 0 {
+		policy.Yield()
 	}
 }

@@ -1,6 +1,10 @@
 package ofitcp
 
-import "testing"
+import (
+	"testing"
+
+	"cinnabar/internal/progress"
+)
 
 // TestCrowd has two peers that take turns: the process is crowded, so waiters do not spin on one connection, and what comes is found
 // all the same. After one peer has had the traffic for a while, waiters spin again.
@@ -10,9 +14,11 @@ func TestCrowd(t *testing.T) {
 	one, _ := r.dial(server, 1)
 	two, _ := other.dial(server, 2)
 	maySpin := func() bool {
-		s := spinner{driver: true, policy: new(spinPolicy)}
-		defer s.stop(server)
-		return s.begin(server, false)
+		var spins progress.Source
+		spins.Init(server.cfg.Progress, progress.Socket)
+		s := spinner{Spin: spins.Spin(true), ep: server}
+		defer s.End()
+		return s.begin()
 	}
 	for i := range uint32(20) {
 		r.ping(one, 2*i)
