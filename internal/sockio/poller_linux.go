@@ -72,7 +72,7 @@ func (p *Poller) Wait() (woken int, err error) {
 
 // Settle waits until all goroutines that the Poller has woken run, or have run. The goroutine that calls Wait calls Settle before it
 // looks again: meanwhile a processor of Go's scheduler that has no other work takes over goroutines that wait for another one, such as
-// one whose thread the kernel does not run at present. Only one goroutine at a time may be in Settle.
+// one with a thread that the kernel does not run at present. Only one goroutine at a time may be in Settle.
 func (p *Poller) Settle() {
 	for p.pending.Load() > 0 {
 		p.settles.Store(true)

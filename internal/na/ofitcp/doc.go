@@ -11,6 +11,8 @@
 //   - An origin is the address of a request: the peer, by the connection that the request came over.
 //   - A conn is a connection. Two roles make its progress, reading and writing, each held by one goroutine at a time
 //     and only for calls that do not block.
+//   - The shared poller watches the parked connections of all endpoints of the process. While several of them have traffic, its
+//     goroutine alone spins, and no caller does.
 //   - Memory is registered with a random 64-bit key. Peers name it by key and offset.
 //   - A transfer is a Get or Put, cut into reads or writes of 1 MiB and less, of which some are under way.
 //

@@ -34,7 +34,7 @@ type sharedPoller struct {
 	// spins is the waits of the goroutine of poller; nil: no open endpoint may spin.
 	spins atomic.Pointer[progress.Source]
 	parks atomic.Uint32 // number of times that a reader was about to park while the process was crowded
-	// talker is the conn.pair whose bytes came last. turns grows by crowdTurn when another connection becomes the talker, and shrinks
+	// talker is the conn.pair of the latest read. turns grows by crowdTurn when another connection becomes the talker, and shrinks
 	// by 1 with each read from the same one.
 	talker atomic.Uint64
 	turns  atomic.Int32
