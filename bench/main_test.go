@@ -16,6 +16,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/xfer"
 )
 
 // peerEnv names the role that a re-executed test binary plays.
@@ -41,8 +42,9 @@ var roles = map[string]func() error{
 	"flow-echo":       flowEcho,
 	"rstream-echo":    rstreamEcho,
 	"rmem-server":     rmemServer,
-	"tcp-file":        func() error { return tcpFile(false) },
-	"tcp-file/sha256": func() error { return tcpFile(true) },
+	"tcp-file/none":   func() error { return tcpFile(xfer.NoDigest) },
+	"tcp-file/sha256": func() error { return tcpFile(xfer.SHA256) },
+	"tcp-file/blake3": func() error { return tcpFile(blake3Digest) },
 	"xfer-file":       xferFile,
 }
 

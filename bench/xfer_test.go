@@ -11,10 +11,15 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
+
+	"github.com/zeebo/blake3"
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -28,13 +33,74 @@ const (
 	fileDirEnv  = "CINNABAR_BENCH_DIR"
 	fileName    = "data"
 	copyBuffer  = 1 << 20
+
+	blake3Digest xfer.Digest = "blake3"
 )
+
+// fileHashes are the digests that the benchmark adds to those of package xfer, as the command does.
+var fileHashes = xfer.Hashes{blake3Digest: func() hash.Hash { return blake3.New() }}
 
 // BenchmarkFile moves a file between two directories in memory, from one process to
 // another: by reads and writes over TCP, and by package xfer. All include the
 // receiver's word that the file is complete; with a digest, both sides of the TCP
 // copy hash too.
 func BenchmarkFile(b *testing.B) {
+	path := benchDirs(b)
+	for _, digest := range fileDigests {
+		fileCase(b, fmt.Sprintf("digest=%s/path=tcp", digest), func(b *testing.B) { benchTCPFile(b, path, digest) })
+		for _, p := range fileProtocols(digest) {
+			fileCase(b, fmt.Sprintf("digest=%s/path=%s", digest, p), func(b *testing.B) {
+				benchXferFile(b, path, xfer.Sender{Protocol: p, Digest: digest, Hashes: fileHashes})
+			})
+		}
+	}
+}
+
+// BenchmarkFileBesideTCP moves the file in turn by reads and writes over TCP and by package xfer, both with the digest, and reports
+// the median of the quotients of their times, of-tcp: 1 if both take as long, less if package xfer takes longer. Other programs of
+// the machine delay both alike.
+func BenchmarkFileBesideTCP(b *testing.B) {
+	path := benchDirs(b)
+	for _, digest := range fileDigests {
+		for _, p := range fileProtocols(digest) {
+			fileCase(b, fmt.Sprintf("digest=%s/path=%s", digest, p), func(b *testing.B) {
+				tcp := net.TCPAddrFromAddrPort(startPeer(b, tcpFileRole(digest)))
+				addr, dev := startPeer(b, "xfer-file"), fileDevice(b)
+				s := xfer.Sender{Protocol: p, Digest: digest, Hashes: fileHashes}
+				var ratios []float64
+				for b.Loop() {
+					start := time.Now()
+					if err := sendTCPFile(tcp, path, digest); err != nil {
+						b.Fatal(err)
+					}
+					plain := time.Since(start)
+					forgetFile(b)
+					start = time.Now()
+					sendXferFile(b, dev, addr, path, &s)
+					ratios = append(ratios, plain.Seconds()/time.Since(start).Seconds())
+					forgetFile(b)
+				}
+				slices.Sort(ratios)
+				b.ReportMetric(ratios[len(ratios)/2], "of-tcp")
+			})
+		}
+	}
+}
+
+// fileDigests are the ways to compare files.
+var fileDigests = []xfer.Digest{xfer.NoDigest, xfer.SHA256, blake3Digest}
+
+// fileProtocols returns the protocols of package xfer that have the digest.
+func fileProtocols(digest xfer.Digest) []xfer.Protocol {
+	if digest == xfer.NoDigest {
+		return []xfer.Protocol{xfer.Basic, xfer.Fast}
+	}
+	return []xfer.Protocol{xfer.Fast}
+}
+
+// benchDirs makes a directory of files in memory, and the file that is sent, whose path it returns.
+func benchDirs(b *testing.B) string {
+	b.Helper()
 	size := fileSize(b)
 	dir := memoryDir(b, 2*size) // the source, and what arrives
 	path := filepath.Join(dir, fileName)
@@ -43,21 +109,15 @@ func BenchmarkFile(b *testing.B) {
 	if err := os.Mkdir(os.Getenv(fileDirEnv), 0o700); err != nil {
 		b.Fatal(err)
 	}
-	for _, v := range []struct {
-		name string
-		run  func(b *testing.B)
-	}{
-		{"digest=none/path=tcp", func(b *testing.B) { benchTCPFile(b, "tcp-file", path, false) }},
-		{"digest=none/path=basic", func(b *testing.B) { benchXferFile(b, path, xfer.Sender{Protocol: xfer.Basic}) }},
-		{"digest=none/path=fast", func(b *testing.B) { benchXferFile(b, path, xfer.Sender{Protocol: xfer.Fast, Digest: xfer.NoDigest}) }},
-		{"digest=sha256/path=tcp", func(b *testing.B) { benchTCPFile(b, "tcp-file/sha256", path, true) }},
-		{"digest=sha256/path=fast", func(b *testing.B) { benchXferFile(b, path, xfer.Sender{Protocol: xfer.Fast}) }},
-	} {
-		b.Run(v.name, func(b *testing.B) {
-			b.SetBytes(size)
-			v.run(b)
-		})
-	}
+	return path
+}
+
+// fileCase runs one case.
+func fileCase(b *testing.B, name string, run func(b *testing.B)) {
+	b.Run(name, func(b *testing.B) {
+		b.SetBytes(fileSize(b))
+		run(b)
+	})
 }
 
 // fileSize is how large the file is to be.
@@ -128,18 +188,25 @@ func copyPlain(to io.Writer, from io.Reader, sum hash.Hash) (digest [32]byte, er
 	return digest, err
 }
 
-// newSum is the hash of a copy with or without digest.
-func newSum(hashing bool) hash.Hash {
-	if hashing {
+// newSum is the hash of a copy with a digest, nil for none.
+func newSum(digest xfer.Digest) hash.Hash {
+	switch digest {
+	case xfer.NoDigest:
+		return nil
+	case xfer.SHA256:
 		return sha256.New()
+	default:
+		return fileHashes[digest]()
 	}
-	return nil
 }
 
-func benchTCPFile(b *testing.B, role, path string, hashing bool) {
-	addr := net.TCPAddrFromAddrPort(startPeer(b, role))
+// tcpFileRole returns the role of the process that receives by reads and writes.
+func tcpFileRole(digest xfer.Digest) string { return "tcp-file/" + digest.String() }
+
+func benchTCPFile(b *testing.B, path string, digest xfer.Digest) {
+	addr := net.TCPAddrFromAddrPort(startPeer(b, tcpFileRole(digest)))
 	for b.Loop() {
-		if err := sendTCPFile(addr, path, hashing); err != nil {
+		if err := sendTCPFile(addr, path, digest); err != nil {
 			b.Fatal(err)
 		}
 		forgetFile(b)
@@ -147,7 +214,7 @@ func benchTCPFile(b *testing.B, role, path string, hashing bool) {
 }
 
 // sendTCPFile sends the file and waits until the receiver has it, with the same digest.
-func sendTCPFile(addr *net.TCPAddr, path string, hashing bool) error {
+func sendTCPFile(addr *net.TCPAddr, path string, digest xfer.Digest) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -158,7 +225,7 @@ func sendTCPFile(addr *net.TCPAddr, path string, hashing bool) error {
 		return err
 	}
 	defer c.Close()
-	digest, err := copyPlain(c, f, newSum(hashing))
+	sum, err := copyPlain(c, f, newSum(digest))
 	if err != nil {
 		return err
 	}
@@ -169,14 +236,14 @@ func sendTCPFile(addr *net.TCPAddr, path string, hashing bool) error {
 	if _, err := io.ReadFull(c, answer[:]); err != nil {
 		return err
 	}
-	if answer != digest {
+	if answer != sum {
 		return errors.New("the digests differ")
 	}
 	return nil
 }
 
 // tcpFile receives one file after the other.
-func tcpFile(hashing bool) error {
+func tcpFile(digest xfer.Digest) error {
 	l, err := listenTCP()
 	if err != nil {
 		return err
@@ -186,7 +253,7 @@ func tcpFile(hashing bool) error {
 		if err != nil {
 			return err
 		}
-		if err := recvTCPFile(c, os.Getenv(fileDirEnv), hashing); err != nil {
+		if err := recvTCPFile(c, os.Getenv(fileDirEnv), digest); err != nil {
 			return err
 		}
 	}
@@ -194,50 +261,62 @@ func tcpFile(hashing bool) error {
 
 // recvTCPFile stores what comes under a temporary name and renames it, as package
 // xfer does, and answers with the digest.
-func recvTCPFile(c *net.TCPConn, dir string, hashing bool) error {
+func recvTCPFile(c *net.TCPConn, dir string, digest xfer.Digest) error {
 	defer c.Close()
 	f, err := os.CreateTemp(dir, "part-")
 	if err != nil {
 		return err
 	}
-	digest, err := copyPlain(f, c, newSum(hashing))
+	sum, err := copyPlain(f, c, newSum(digest))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), filepath.Join(dir, fileName)); err != nil {
 		return err
 	}
-	_, err = c.Write(digest[:])
+	_, err = c.Write(sum[:])
 	return err
 }
 
 func benchXferFile(b *testing.B, path string, s xfer.Sender) {
-	addr := startPeer(b, "xfer-file")
+	addr, dev := startPeer(b, "xfer-file"), fileDevice(b)
+	for b.Loop() {
+		sendXferFile(b, dev, addr, path, &s)
+		forgetFile(b)
+	}
+}
+
+// fileDevice opens a device that is closed with the benchmark.
+func fileDevice(b *testing.B) *verbs.Device {
+	b.Helper()
 	dev, err := iwarp.Open(iwarp.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer func() {
+	b.Cleanup(func() {
 		if err := dev.Close(); err != nil {
 			b.Error(err)
 		}
-	}()
-	for b.Loop() {
-		src, f, err := xfer.OpenFile(path, false)
-		if err != nil {
-			b.Fatal(err)
-		}
-		res, err := s.Send(context.Background(), dev, addr, src)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if res.Protocol != s.Protocol || res.Size != src.Size {
-			b.Fatalf("%d bytes of %d by the %s protocol", res.Size, src.Size, res.Protocol)
-		}
-		if err := f.Close(); err != nil {
-			b.Fatal(err)
-		}
-		forgetFile(b)
+	})
+	return dev
+}
+
+// sendXferFile sends the file and waits until the receiver has it.
+func sendXferFile(b *testing.B, dev *verbs.Device, addr netip.AddrPort, path string, s *xfer.Sender) {
+	b.Helper()
+	src, f, err := xfer.OpenFile(path, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	res, err := s.Send(context.Background(), dev, addr, src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if res.Protocol != s.Protocol || res.Size != src.Size {
+		b.Fatalf("%d bytes of %d by the %s protocol", res.Size, src.Size, res.Protocol)
+	}
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
 	}
 }
 
@@ -265,6 +344,6 @@ func xferFile() error {
 		return err
 	}
 	fmt.Println(l.Addr())
-	r := xfer.Receiver{Open: dir.Open}
+	r := xfer.Receiver{Open: dir.Open, Hashes: fileHashes}
 	return r.Serve(context.Background(), l)
 }
