@@ -104,10 +104,10 @@ func (s *setting) verdicts(cases []*benchCase) (list []verdict) {
 		}
 	}
 	for _, transport := range []string{overTCP, overSM} {
-		v := verdict{title: "two engines over " + transport + " without traffic", bar: barIdle, unit: "% of a processor"}
+		v := verdict{title: "an engine over " + transport + " without traffic, half of a process with two", bar: barIdle, unit: "% of a processor"}
 		for _, i := range s.idle {
 			if i.Transport == transport {
-				v.got, v.known = i.Percent, true
+				v.got, v.known = i.Percent/2, true
 			}
 		}
 		list = append(list, v)

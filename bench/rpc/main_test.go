@@ -136,7 +136,7 @@ func results(c *benchCase, load string, r, m record.Round) (list []record.Result
 // TestVerdicts finds each goal met by figures that meet it, missed by figures just beyond it, and neither without figures.
 func TestVerdicts(t *testing.T) {
 	measured := func(call, inflight, bulk, tail, fair, busy, idle float64) *setting {
-		s := &setting{idle: []record.Idle{{Transport: overTCP, Percent: idle}, {Transport: overSM, Percent: idle}}}
+		s := &setting{idle: []record.Idle{{Transport: overTCP, Percent: 2 * idle}, {Transport: overSM, Percent: 2 * idle}}}
 		for _, c := range allCases() {
 			quiet := record.Round{Usec: 10 * call, P50: 10, P99: 10 * tail, MiB: 100 * bulk}
 			switch {

@@ -109,7 +109,7 @@ func (s *setting) measureIdle(ctx context.Context) error {
 			return err
 		}
 		s.idle = append(s.idle, i)
-		if _, err := fmt.Fprintf(s.out, "%s: %.3f %% of a processor over %g s\n", transport, i.Percent, i.Seconds); err != nil {
+		if _, err := fmt.Fprintf(s.out, "%s: %.3f %% of a processor over %.1f s\n", transport, i.Percent, i.Seconds); err != nil {
 			return err
 		}
 	}
