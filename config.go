@@ -1,6 +1,7 @@
 package cinnabar
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -126,30 +127,19 @@ type Config struct {
 
 // Progress has the settings of goroutines that wait for the network.
 type Progress struct {
-	Mode ProgressMode
+	// Mode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
+	// time, so that waits never use more than one processor. An exception is a process with both ends of a connection, which may
+	// use two.
+	//
+	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
+	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
+	//     while they run. An engine without traffic uses no processor. With one processor goroutines sleep at once.
+	//   - "latency" makes a waiting goroutine poll for 10 ms, and as long as an operation over na+sm waits for its peer. It is for
+	//     programs with peers that answer later than a balanced one waits, and with a processor to spare. Listen and Open refuse it on
+	//     a machine with one processor.
+	//   - "economy" makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
+	Mode string
 }
-
-// ProgressMode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
-// time, so that waits never use more than one processor. An exception is a process with both ends of a connection, which may
-// use two.
-type ProgressMode uint8
-
-// The modes.
-const (
-	// Balanced makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this machine, between 50
-	// and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it while they run. An
-	// engine without traffic uses no processor. With one processor goroutines sleep at once.
-	Balanced ProgressMode = iota
-	// Latency makes a waiting goroutine poll for 10 ms, and as long as an operation over na+sm waits for its peer. It is for programs
-	// with peers that answer after more than Balanced waits, and with a processor to spare. Listen and Open refuse it on a machine with
-	// one processor.
-	Latency
-	// Economy makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
-	Economy
-)
-
-// String returns the name of the mode in lower case, such as "balanced".
-func (m ProgressMode) String() string { return progress.Mode(m).String() }
 
 // Checksums is whether messages carry checksums. It is fixed when Mercury is built: peers of the two kinds use headers
 // of different lengths.
@@ -183,6 +173,7 @@ func (cfg *Config) filled() Config {
 	}
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
+	c.Progress.Mode = cmp.Or(c.Progress.Mode, string(progress.Balanced))
 	c.fillLimits()
 	return c
 }
@@ -255,7 +246,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 
 // tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
-	spin := map[ProgressMode]time.Duration{Economy: -1, Latency: 10 * time.Millisecond}[cfg.Progress.Mode]
+	spin := map[progress.Mode]time.Duration{progress.Economy: -1, progress.Latency: 10 * time.Millisecond}[progress.Mode(cfg.Progress.Mode)]
 	return ofitcp.Config{
 		Logger: cfg.layer("na"), Spin: spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),

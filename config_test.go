@@ -19,7 +19,7 @@ import (
 func TestConfigJSON(t *testing.T) {
 	c := &Config{
 		Logger: slog.New(slog.DiscardHandler), Interceptors: []Interceptor{new(journal).interceptor("A")}, Monitor: new(journal),
-		Pools: []PoolConfig{{Name: "io", Workers: 3, Kind: PoolPriority, Queue: -1}}, RPCPool: "io", Progress: Progress{Mode: Economy},
+		Pools: []PoolConfig{{Name: "io", Workers: 3, Kind: PoolPriority, Queue: -1}}, RPCPool: "io", Progress: Progress{Mode: "economy"},
 		Subnet: netip.MustParsePrefix("10.0.0.0/8"), Interface: "eth0", Checksums: WithChecksums, MaxOverflow: 1 << 40, KeepAlive: -1,
 	}
 	b, err := json.Marshal(c)

@@ -21,7 +21,7 @@ const (
 )
 
 // awake keeps both sides from parking between calls even on a busy machine, because parking takes locks of the poller.
-var awake = &Config{Progress: Progress{Mode: map[bool]ProgressMode{false: Latency, true: Balanced}[runtime.NumCPU() == 1]}}
+var awake = &Config{Progress: Progress{Mode: map[bool]string{false: "latency", true: "balanced"}[runtime.NumCPU() == 1]}}
 
 // lockCount is an RPC that returns the number of locks that the server's process has taken.
 var lockCount = NewRPC[struct{}, uint64]("lock count")

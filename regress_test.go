@@ -264,7 +264,7 @@ func TestConfigReaches(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	cfg := Config{
 		Logger: log, Checksums: WithChecksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2,
-		Progress: Progress{Mode: Economy}, waits: progress.New(progress.Economy), Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
+		Progress: Progress{Mode: "economy"}, waits: progress.New(progress.Economy), Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
 		KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: "192.0.2.7:1234",
 	}
 	wantTCP := ofitcp.Config{Logger: log, Spin: -1, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,

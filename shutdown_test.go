@@ -349,7 +349,7 @@ func TestListening(t *testing.T) {
 		t.Error("two engines are equal")
 	}
 	cfg := server.Config()
-	if cfg.MaxHandlers != 4096 || cfg.MaxQueued != 65536 || cfg.Progress.Mode != Balanced || cfg.Logger == nil {
+	if cfg.MaxHandlers != 4096 || cfg.MaxQueued != 65536 || cfg.Progress.Mode != "balanced" || cfg.Logger == nil {
 		t.Errorf("config in force %+v", cfg)
 	}
 }

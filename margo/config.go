@@ -291,19 +291,23 @@ func poolKindOf(kind string) cinnabar.PoolKind {
 	return cinnabar.PoolFIFO
 }
 
-// latencyMode is the value of cinnabar.progress_mode for cinnabar.Latency.
-const latencyMode = "latency"
+// Values of cinnabar.Progress.Mode. latencyMode is a value of cinnabar.progress_mode, too.
+const (
+	balancedMode = "balanced"
+	latencyMode  = "latency"
+	economyMode  = "economy"
+)
 
 // progressModeOf returns the mode for a document. Margo's time of polling has only two meanings, none and some, because the engine
 // measures how long polling pays.
-func progressModeOf(m *conf.Config) cinnabar.ProgressMode {
+func progressModeOf(m *conf.Config) string {
 	switch {
 	case m.Own.ProgressMode == latencyMode:
-		return cinnabar.Latency
+		return latencyMode
 	case m.Spindown == 0:
-		return cinnabar.Economy
+		return economyMode
 	}
-	return cinnabar.Balanced
+	return "" // the default, which is balancedMode
 }
 
 func checksumsOf(m *conf.Config) cinnabar.Checksums {
@@ -378,11 +382,11 @@ func (cfg *Config) putOwn(m *conf.Config) {
 	for _, p := range cfg.Pools {
 		m.Own.Queues[p.Name] = int64(max(p.Queue, -1))
 	}
-	if cfg.Progress.Mode == cinnabar.Latency {
+	if cfg.Progress.Mode == latencyMode {
 		m.Own.ProgressMode = latencyMode
 	}
-	if progressModeOf(m) != cfg.Progress.Mode {
-		m.Spindown = map[bool]int64{true: 0, false: conf.DefaultSpindown}[cfg.Progress.Mode == cinnabar.Economy]
+	if cmp.Or(progressModeOf(m), balancedMode) != cmp.Or(cfg.Progress.Mode, balancedMode) {
+		m.Spindown = map[bool]int64{true: 0, false: conf.DefaultSpindown}[cfg.Progress.Mode == economyMode]
 	}
 }
 

@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,44 +10,34 @@ import (
 	"time"
 )
 
-// Mode is the choice between the latency of waits and the processor time that they use. The zero Mode is Balanced.
-type Mode uint8
+// Mode is the choice between the latency of waits and the processor time that they use. The empty Mode is Balanced.
+type Mode string
 
 // The modes.
 const (
-	Balanced Mode = iota // a waiter spins for twice the price of a wake-up
-	Latency              // a waiter spins for latencyBudget
-	Economy              // a waiter parks at once
+	Balanced Mode = "balanced" // a waiter spins for twice the price of a wake-up
+	Latency  Mode = "latency"  // a waiter spins for latencyBudget
+	Economy  Mode = "economy"  // a waiter parks at once
 )
-
-// String returns the name of the mode in lower case.
-func (m Mode) String() string {
-	switch m {
-	case Balanced:
-		return "balanced"
-	case Latency:
-		return "latency"
-	case Economy:
-		return "economy"
-	}
-	return fmt.Sprintf("Mode(%d)", uint8(m))
-}
 
 // latencyBudget is the length of a spin in mode Latency.
 const latencyBudget = 10 * time.Millisecond
 
 // Check returns an error if m is no mode, or cannot be used on a machine with procs processors.
 func (m Mode) Check(procs int) error {
-	switch {
-	case m > Economy:
-		return fmt.Errorf("mode %d is unknown: use Balanced, Latency or Economy", uint8(m))
-	case m == Latency && procs == 1:
-		return errOneProcessor
+	switch m {
+	case "", Balanced, Economy:
+		return nil
+	case Latency:
+		if procs == 1 {
+			return errOneProcessor
+		}
+		return nil
 	}
-	return nil
+	return fmt.Errorf("mode %q is unknown: use %q, %q or %q", m, Balanced, Latency, Economy)
 }
 
-var errOneProcessor = errors.New("mode Latency needs two processors, because a peer cannot run while a waiter spins on the only one; use Balanced or Economy")
+var errOneProcessor = errors.New("mode \"latency\" needs two processors, because a peer cannot run while a waiter spins on the only one; use \"balanced\" or \"economy\"")
 
 // Policy is the spin policy of one engine. All methods are safe for concurrent use.
 type Policy struct {
@@ -68,7 +59,7 @@ type Counters struct {
 // New returns a Policy of mode m. The first call in a process that spins measures the price of a wake-up, which takes some
 // milliseconds at most.
 func New(m Mode) *Policy {
-	p := &Policy{mode: m, proc: shared}
+	p := &Policy{mode: cmp.Or(m, Balanced), proc: shared}
 	if p.MaySpin() {
 		shared.measureOnce.Do(shared.measure)
 	}

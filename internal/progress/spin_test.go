@@ -300,7 +300,7 @@ func TestModes(t *testing.T) {
 		m     Mode
 		procs int
 		ok    bool
-	}{{Balanced, 1, true}, {Economy, 1, true}, {Latency, 2, true}, {Latency, 1, false}, {Economy + 1, 2, false}} {
+	}{{Balanced, 1, true}, {Economy, 1, true}, {Latency, 2, true}, {Latency, 1, false}, {"", 1, true}, {"fast", 2, false}} {
 		if err := c.m.Check(c.procs); (err == nil) != c.ok {
 			t.Errorf("%v.Check(%d) = %v", c.m, c.procs, err)
 		}

@@ -36,7 +36,7 @@ type contender struct {
 }
 
 func (c *contender) open(b *testing.B) {
-	s := start(b, "server", fmt.Sprintf("%s=%d", modeEnv, c.mode))
+	s := start(b, "server", modeEnv+"="+string(c.mode))
 	client := open(b, Config{Progress: progress.New(c.mode)})
 	c.call = newCaller(client, lookup(b, client, s.expect("ready ")))
 	if _, err := c.call.call(b, nil); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +26,7 @@ const (
 	prefixEnv = "CINNABAR_SM_PREFIX"
 	targetEnv = "CINNABAR_SM_TARGET"
 	stepEnv   = "CINNABAR_SM_STEP"
-	modeEnv   = "CINNABAR_SM_MODE" // number of a progress.Mode
+	modeEnv   = "CINNABAR_SM_MODE" // a progress.Mode
 	lateEnv   = "CINNABAR_SM_LATE" // time that a wake-up takes longer
 )
 
@@ -54,10 +53,6 @@ var roles = map[string]func([]string) error{
 // playing returns a role of a player with the Config in the environment.
 func playing(play func(*player) error) func([]string) error {
 	return func([]string) error {
-		mode, err := strconv.Atoi(cmp.Or(os.Getenv(modeEnv), "0"))
-		if err != nil {
-			return err
-		}
 		late, err := time.ParseDuration(cmp.Or(os.Getenv(lateEnv), "0"))
 		if err != nil {
 			return err
@@ -65,7 +60,7 @@ func playing(play func(*player) error) func([]string) error {
 		if late > 0 {
 			progress.MakeWakeUpsDear(late, 13*time.Microsecond, true)
 		}
-		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Progress: progress.New(progress.Mode(mode))}, in: bufio.NewScanner(os.Stdin)})
+		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Progress: progress.New(progress.Mode(os.Getenv(modeEnv)))}, in: bufio.NewScanner(os.Stdin)})
 	}
 }
 
