@@ -36,7 +36,7 @@ const (
 func newSide(driver bool, wake time.Duration, seed uint64) *side {
 	s := &side{driver: driver, wake: wake, bell: make(chan int64, 1), random: rand.New(rand.NewPCG(seed, 1))}
 	now := func() int64 { return time.Now().UnixNano() }
-	s.proc = newProcess(2, 2, now, func() { time.Sleep(250 * time.Nanosecond) }) //nolint:forbidigo // simulated time
+	s.proc = newProcess(2, twoThreads, now, func() { time.Sleep(250 * time.Nanosecond) }) //nolint:forbidigo // simulated time
 	s.pol = &Policy{proc: s.proc}
 	s.src.Init(s.pol, Memory)
 	return s

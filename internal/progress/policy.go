@@ -125,10 +125,10 @@ func (p *Policy) RemovePair() { p.proc.pairs.Add(-1) }
 
 // process is the part of the policy that is shared by all engines of a process.
 type process struct {
-	procs     int          // processors that the process may use
-	oneThread bool         // goroutines have one thread to run on
-	now       func() int64 // nanoseconds
-	yield     func()       // gives the processor to other threads; nil: the system has no such call
+	procs   int          // processors that the process may use
+	threads func() int   // number of threads that run goroutines; it may change
+	now     func() int64 // nanoseconds
+	yield   func()       // gives the processor to other threads; nil: the system has no such call
 
 	drivers atomic.Int32 // waiters of calls that spin
 	pollers atomic.Int32 // other goroutines that spin
@@ -141,10 +141,10 @@ type process struct {
 }
 
 // shared is the process.
-var shared = newProcess(runtime.NumCPU(), runtime.GOMAXPROCS(0), Now, schedYield)
+var shared = newProcess(runtime.NumCPU(), func() int { return runtime.GOMAXPROCS(0) }, Now, schedYield)
 
-func newProcess(procs, threads int, now func() int64, yield func()) *process {
-	p := &process{procs: procs, oneThread: threads == 1, now: now, yield: yield}
+func newProcess(procs int, threads func() int, now func() int64, yield func()) *process {
+	p := &process{procs: procs, threads: threads, now: now, yield: yield}
 	p.setPrice(initialPrice)
 	return p
 }

@@ -62,7 +62,7 @@ const (
 // measure measures the price of a wake-up: a goroutine that parks in Go's poller is woken by bytes, as by those of a peer, while the
 // waker keeps its own processor.
 func (p *process) measure() {
-	if p.oneThread {
+	if p.threads() == 1 {
 		return
 	}
 	r, w, err := os.Pipe()

@@ -122,18 +122,19 @@ type Spin struct {
 	// Within is set by the waiter while a part of a message has come. A spin that begins then is longer, and not left out.
 	Within bool
 
-	src    *Source
-	proc   *process
-	driver bool
-	on     bool // counted in process.drivers or process.pollers
-	over   bool // the time is up
-	stall  bool // another thread has had the processor during the spin
-	others bool // another thread ran in the yield before the last look
-	factor int64
-	looks  int32 // in vain
-	looked int64 // last reading of the clock; 0: none yet
-	until  int64
-	start  int64
+	src     *Source
+	proc    *process
+	driver  bool
+	on      bool // counted in process.drivers or process.pollers
+	over    bool // the time is up
+	stall   bool // another thread has had the processor during the spin
+	others  bool // another thread ran in the yield before the last look
+	factor  int64
+	threads int   // that run goroutines; 0: not known yet
+	looks   int32 // in vain
+	looked  int64 // last reading of the clock; 0: none yet
+	until   int64
+	start   int64
 }
 
 // Spin returns a wait on s. driver says that the waiter waits for a result of its own call; it comes before other waiters.
@@ -193,7 +194,7 @@ func (s *Spin) Found() {
 }
 
 func (s *Spin) reset() {
-	s.looks, s.looked, s.start = 0, 0, 0
+	s.looks, s.looked, s.start, s.threads = 0, 0, 0, 0
 	s.over, s.stall, s.others = false, false, false
 }
 
@@ -219,9 +220,6 @@ func (s *Spin) Vain() bool {
 // check reads the clock, decides whether the spin goes on, and yields. After the end of the spin the waiter looks once more, for
 // messages that have come meanwhile.
 func (s *Spin) check() {
-	if s.proc.oneThread {
-		runtime.Gosched()
-	}
 	now := s.proc.now()
 	switch {
 	case s.looked == 0:
@@ -243,6 +241,13 @@ func (s *Spin) check() {
 			s.src.miss()
 		}
 	case now-s.start >= kinds[s.src.kind].yieldAfter || s.proc.early.Load() > 0:
+		if s.threads == 0 {
+			s.threads = s.proc.threads()
+		}
+		if s.threads == 1 {
+			runtime.Gosched()
+			s.looked = s.proc.now() // because other goroutines have run, not other threads
+		}
 		s.giveProcessor()
 	}
 }

@@ -16,9 +16,11 @@ type bench struct {
 	calls int           // of yield
 }
 
+func twoThreads() int { return 2 }
+
 func newBench(m Mode) *bench {
 	b := &bench{clock: 1, took: 300 * time.Nanosecond}
-	b.proc = newProcess(2, 2, func() int64 { return b.clock }, func() {
+	b.proc = newProcess(2, twoThreads, func() int64 { return b.clock }, func() {
 		b.calls++
 		b.clock += int64(b.took)
 	})
@@ -369,12 +371,12 @@ func (p *process) samplesSoFar() int {
 
 // measure finds a price on this machine, in a bounded time also if the clock stands still.
 func TestMeasure(t *testing.T) {
-	p := newProcess(2, 2, Now, schedYield)
+	p := newProcess(2, twoThreads, Now, schedYield)
 	p.measure()
 	if b, n := time.Duration(p.budget.Load()), p.samplesSoFar(); n == 0 || b < leastBudget || b > mostBudget {
 		t.Errorf("a budget of %v from %d samples", b, n)
 	}
-	still := newProcess(2, 2, func() int64 { return 1 }, nil)
+	still := newProcess(2, twoThreads, func() int64 { return 1 }, nil)
 	still.measure()
 	if n := still.samplesSoFar(); n != 0 {
 		t.Errorf("%d samples by a clock that stands still", n)
@@ -482,7 +484,7 @@ func TestRandomSchedules(t *testing.T) {
 // TestYieldIsWatched: after a yield that has cost a whole time slice, there are none for a while.
 func TestYieldIsWatched(t *testing.T) {
 	now, calls := int64(1), 0
-	proc := newProcess(2, 2, func() int64 { return now }, func() {
+	proc := newProcess(2, twoThreads, func() int64 { return now }, func() {
 		calls++
 		now += int64(hoggedYield) + 1
 	})
