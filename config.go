@@ -246,9 +246,8 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 
 // tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
-	spin := map[progress.Mode]time.Duration{progress.Economy: -1, progress.Latency: 10 * time.Millisecond}[progress.Mode(cfg.Progress.Mode)]
 	return ofitcp.Config{
-		Logger: cfg.layer("na"), Spin: spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
+		Logger: cfg.layer("na"), Progress: cfg.waits, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,

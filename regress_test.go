@@ -267,7 +267,7 @@ func TestConfigReaches(t *testing.T) {
 		Progress: Progress{Mode: "economy"}, waits: progress.New(progress.Economy), Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
 		KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: "192.0.2.7:1234",
 	}
-	wantTCP := ofitcp.Config{Logger: log, Spin: -1, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
+	wantTCP := ofitcp.Config{Logger: log, Progress: cfg.waits, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
 		DialRetry: 7, KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: netip.MustParseAddrPort("192.0.2.7:1234")}
 	if got := cfg.tcp(); !reflect.DeepEqual(got, wantTCP) {
 		t.Errorf("the transport is told %+v, want %+v", got, wantTCP)
