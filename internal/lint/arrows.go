@@ -130,7 +130,7 @@ var layers = map[string]row{
 
 	// Mercury's network over RDMA devices: on package verbs, below the engine.
 	"internal/na/ofiverbs": {
-		code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/hostquota", "internal/audit", "verbs"},
+		code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
 		test: []string{"verbs/iwarp", "verbs/fault"},
 	},
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"cinnabar/verbs"
 )
 
 // Each side puts a structure of the rxm provider into the private data of the connection, behind one byte with its length. The byte
@@ -24,6 +26,16 @@ import (
 //	+---------------+-----------------------------------------------+
 //	| (16)          | connection id: index 4, process 4             |   16..24
 //	+---------------+-----------------------------------------------+
+//
+// Behind the structure this package puts an extension that libfabric does not read:
+//
+//	+---------------+---------------+---------------+---------------+
+//	| 'c'             'n'             'b'             1             |   0..3
+//	+---------------------------------------------------------------+
+//	| remote key of a byte that the peer may read, for confirmations|   4..7
+//	+---------------------------------------------------------------+
+//	| its address, 8 bytes                                          |   8..15
+//	+---------------------------------------------------------------+
 //
 // Acceptance: length 16, connection id 8, receives 4, flow control 1, zero 3. Refusal: length 2, CM version 1, reason 1.
 const (
@@ -108,6 +120,29 @@ type cmRequest struct {
 	eager    uint32 // the largest message that one packet carries, in bytes; both sides must have the same
 	receives uint32 // posted by the sender; not used by any receiver
 	id       connID
+}
+
+// extensionMark begins the extension of this package.
+const extensionMark = "cnb\x01"
+
+// extensionLen is the length of the extension in bytes.
+const extensionLen = len(extensionMark) + 12
+
+// appendExtension appends the extension with the byte that peers may read.
+func appendExtension(b []byte, at verbs.RemoteAddr) []byte {
+	b = append(b, extensionMark...)
+	b = binary.LittleEndian.AppendUint32(b, at.RKey)
+	return binary.LittleEndian.AppendUint64(b, at.Addr)
+}
+
+// parseExtension reads the extension behind a structure of n bytes in private data, which is hostile. It returns false if there is none,
+// because the peer is a program in C.
+func parseExtension(b []byte, n int) (verbs.RemoteAddr, bool) {
+	if len(b) < 1+n+extensionLen || string(b[1+n:][:len(extensionMark)]) != extensionMark {
+		return verbs.RemoteAddr{}, false
+	}
+	b = b[1+n+len(extensionMark):]
+	return verbs.RemoteAddr{RKey: binary.LittleEndian.Uint32(b), Addr: binary.LittleEndian.Uint64(b[4:])}, true
 }
 
 // errOtherRXM is the cause for which a request is refused although its form is right.

@@ -40,7 +40,9 @@ type conn struct {
 	vc       *verbs.Conn // nil until the connection is made
 	recvMR   *verbs.MR
 	sendMR   *verbs.MR
-	receives []verbs.RecvWR // one for each buffer; never changed
+	confirm  verbs.RemoteAddr // a byte of the peer, read behind writes that the device does not confirm
+	byteMR   *verbs.MR        // the sink of that read; nil: writes are not confirmed
+	receives []verbs.RecvWR   // one for each buffer; never changed
 
 	stop   chan struct{} // closed by fail
 	dead   atomic.Bool   // set by fail
@@ -50,6 +52,7 @@ type conn struct {
 	polling sync.Mutex // lock order: before mu
 	// +checklocks:polling
 	wcs [pollBatch]verbs.WC
+	in  na.Message // the request that the handler is given; of the holder of polling
 
 	mu invariants.Mutex
 	// open says that packets may be sent: on the passive side of some devices only after the first packet of the peer.
@@ -64,9 +67,11 @@ type conn struct {
 	// owed is the number of receives that are posted and not granted to the peer.
 	// +checklocks:mu
 	owed int
-	// queue holds messages that wait for a credit or a slot.
+	// queue holds, from head on, messages that wait for a credit or a slot.
 	// +checklocks:mu
 	queue []item
+	// +checklocks:mu
+	head int
 	// free lists the slots of sendMR that are not in use.
 	// +checklocks:mu
 	free []int
@@ -81,6 +86,8 @@ type conn struct {
 
 const (
 	pollBatch = 16 // completions
+	// fewEndings is the number of operations that end at a time without an allocation.
+	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
 	// endTime bounds the orderly end of a connection.
@@ -149,6 +156,17 @@ func (c *conn) build() (err error) {
 	return err
 }
 
+// confirmBy prepares the confirmation of writes by reads of a byte of the peer, if the device does not confirm them itself and the peer
+// has such a byte.
+func (c *conn) confirmBy(at verbs.RemoteAddr, ok bool) (err error) {
+	if !ok || c.ep.attr.Caps.Has(verbs.CapExactStatus) {
+		return nil
+	}
+	c.confirm = at
+	c.byteMR, err = c.ep.pd.RegMR(make([]byte, 1), c.ep.sinkAccess(false))
+	return err
+}
+
 // id returns the connection's part of the connection messages.
 func (c *conn) id() connID { return connID{index: c.index, process: c.ep.process} }
 
@@ -165,7 +183,7 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	for i := range c.ep.shape.slots {
 		c.free = append(c.free, i)
 	}
-	c.flushLocked()
+	c.flushLocked(nil) // the credits; no operation waits yet
 }
 
 // release closes the connection and all of its objects. Afterwards the device does not use their memory any more.
@@ -174,7 +192,7 @@ func (c *conn) release() error {
 	if c.qp != nil {
 		errs = append(errs, c.qp.Close())
 	}
-	for _, mr := range []*verbs.MR{c.recvMR, c.sendMR} {
+	for _, mr := range []*verbs.MR{c.recvMR, c.sendMR, c.byteMR} {
 		if mr != nil {
 			errs = append(errs, mr.Close())
 		}
@@ -212,8 +230,9 @@ func (c *conn) enqueue(it item) bool {
 
 // flush posts all work for which there is room.
 func (c *conn) flush() {
+	var buf [fewEndings]ended
 	c.mu.Lock()
-	list := c.flushLocked()
+	list := c.flushLocked(buf[:0])
 	c.mu.Unlock()
 	list.finish()
 }
@@ -238,13 +257,13 @@ func (list endings) finish() {
 	}
 }
 
-// flushLocked posts all work for which there is room, and returns the operations that are over with it. If the device refuses a
+// flushLocked posts all work for which there is room, and appends the operations that are over with it to list. If the device refuses a
 // request, the connection ends on another goroutine, because the caller may hold the locks that its end takes.
 //
 // +checklocks:c.mu
-func (c *conn) flushLocked() (list endings) {
+func (c *conn) flushLocked(list endings) endings {
 	if !c.open || c.end != nil {
-		return nil
+		return list
 	}
 	// A credit packet goes first, and may take the last credit, because the peer may be waiting for it to send one itself.
 	if c.flow && c.owed >= c.grantFrom() && c.credits > 0 && len(c.free) > 0 {
@@ -253,11 +272,11 @@ func (c *conn) flushLocked() (list endings) {
 		c.owed = 0
 		c.postLocked(slot, headerLen)
 	}
-	for len(c.queue) > 0 && len(c.free) > 0 && (!c.flow || c.credits > 1) {
-		it := c.queue[0]
-		c.queue[0] = item{}
-		if c.queue = c.queue[1:]; len(c.queue) == 0 {
-			c.queue = nil
+	for c.head < len(c.queue) && len(c.free) > 0 && (!c.flow || c.credits > 1) {
+		it := c.queue[c.head]
+		c.queue[c.head] = item{}
+		if c.head++; 2*c.head >= len(c.queue) { // half is free: the array is kept for further messages
+			c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
 		}
 		slot := c.takeSlotLocked()
 		p := c.slot(slot)
@@ -270,7 +289,7 @@ func (c *conn) flushLocked() (list endings) {
 		c.postLocked(slot, headerLen+n)
 		list = append(list, ended{op: it.op, n: int64(n)})
 	}
-	return append(list, c.moveLocked()...)
+	return c.moveLocked(list)
 }
 
 // grantFrom returns the number of receives from which on they are granted.
@@ -427,9 +446,11 @@ func (c *conn) request(tag uint32, b []byte) {
 		e.broken(c.peer, causeSender, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
 		return
 	}
-	if t := e.cfg.Handler.Request(&na.Message{From: c.origin, Tag: tag, Data: b[n:]}); t != nil {
+	c.in = na.Message{From: c.origin, Tag: tag, Data: b[n:]}
+	if t := e.cfg.Handler.Request(&c.in); t != nil {
 		e.runners.Run(t)
 	}
+	c.in.Data = nil
 }
 
 // expected hands an expected message to its waiter. One without a waiter is dropped: it is late.
@@ -456,8 +477,8 @@ func (c *conn) fail(kind na.Kind, err error) {
 	}
 	c.end = &na.Error{Kind: kind, Op: "connection", Addr: c.peer.str, Err: err}
 	c.dead.Store(true)
-	queue := c.queue
-	c.queue = nil
+	queue := c.queue[c.head:]
+	c.queue, c.head = nil, 0
 	list := c.moves.failQueued(kind, err)
 	c.mu.Unlock()
 	c.origin.conn.Store(nil)
@@ -619,7 +640,7 @@ func (c *conn) tryPoll() int {
 // cancel gives op up if it is one of this connection's, and reports whether that is certain.
 func (c *conn) cancel(op *na.Op) bool {
 	c.mu.Lock()
-	for i := range c.queue {
+	for i := c.head; i < len(c.queue); i++ {
 		if it := c.queue[i]; it.op == op {
 			c.queue = slices.Delete(c.queue, i, i+1)
 			c.mu.Unlock()
@@ -637,13 +658,14 @@ func (c *conn) cancel(op *na.Op) bool {
 func (c *conn) report() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	n := len(c.queue) - c.head
 	switch {
-	case len(c.queue) == 0:
+	case n == 0:
 		return ""
 	case !c.open:
 		return "waiting for the first packet of the peer, which has made the connection"
 	case c.flow && c.credits <= 1:
-		return fmt.Sprintf("%d messages wait for credits of the peer, which has posted no further receives", len(c.queue))
+		return fmt.Sprintf("%d messages wait for credits of the peer, which has posted no further receives", n)
 	}
-	return fmt.Sprintf("%d messages wait for the device to send those before them", len(c.queue))
+	return fmt.Sprintf("%d messages wait for the device to send those before them", n)
 }

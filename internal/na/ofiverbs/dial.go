@@ -125,13 +125,16 @@ func (p *peer) connect(ctx context.Context) (*conn, uint32, error) {
 		return nil, 0, err
 	}
 	flow := cmRequest{port: e.self.Port(), flow: flowOn, eager: eagerLimit, receives: uint32(e.shape.receives), id: c.id()}
-	c.vc, err = verbs.Dial(ctx, c.qp, p.addr, verbs.ConnParam{PrivateData: appendRequest(nil, flow), RetryCount: retryCount, RNRRetry: rnrRetry})
+	c.vc, err = verbs.Dial(ctx, c.qp, p.addr, verbs.ConnParam{PrivateData: appendExtension(appendRequest(nil, flow), e.byteMR.Remote()), RetryCount: retryCount, RNRRetry: rnrRetry})
 	if err != nil {
 		return nil, 0, errors.Join(explainDial(ctx, err), c.release())
 	}
 	a, err := parseAccept(c.vc.PrivateData())
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("the peer's answer to the connection request: %w", err), c.release())
+	}
+	if err := c.confirmBy(parseExtension(c.vc.PrivateData(), acceptLen)); err != nil {
+		return nil, 0, errors.Join(err, c.release())
 	}
 	c.begin(a.id.index, a.flow, false)
 	return c, a.id.process, nil
@@ -253,10 +256,15 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 		old.fail(na.Unreachable, errReplaced)
 	}
 	c, err := newConn(p, account)
+	if err == nil {
+		if err = c.confirmBy(parseExtension(req.PrivateData(), requestLen)); err != nil {
+			err = errors.Join(err, c.release())
+		}
+	}
 	if err != nil {
 		refuse(rejectRefused, audit.Refused, causeDevice, err)
 	} else {
-		a := appendAccept(nil, cmAccept{id: c.id(), receives: uint32(e.shape.receives), flow: flowOn})
+		a := appendExtension(appendAccept(nil, cmAccept{id: c.id(), receives: uint32(e.shape.receives), flow: flowOn}), e.byteMR.Remote())
 		if c.vc, err = req.Accept(ctx, c.qp, verbs.ConnParam{PrivateData: a, RetryCount: retryCount, RNRRetry: rnrRetry}); err != nil {
 			e.trace("connection request given up", p, errors.Join(err, c.release()))
 		}

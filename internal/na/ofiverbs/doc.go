@@ -51,8 +51,9 @@
 // the device uses their memory until then. For the same reason a canceled transfer completes later than Cancel, and if the device does not end it
 // within a second, its connection ends.
 //
-// On iWARP a write is complete when TCP has taken it (see package verbs/iwarp), so a Put completes before the peer has placed the bytes; a response that
-// is sent behind it arrives behind it. A write that the peer refuses ends the connection.
+// On iWARP a write is complete when TCP has taken it (see package verbs/iwarp). So a Put ends with a read of one byte of the peer, which its
+// device answers when it has placed the writes. A peer in C has no such byte; a Put to it completes before the peer has placed the bytes, as in
+// libfabric, and a response that is sent behind it arrives behind it. A write that the peer refuses ends the connection.
 //
 // # Limits
 //

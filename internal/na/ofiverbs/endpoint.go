@@ -15,6 +15,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs"
 )
 
@@ -24,6 +25,7 @@ type Endpoint struct {
 	attr    verbs.DeviceAttr
 	shape   shape
 	pd      *verbs.PD
+	byteMR  *verbs.MR // a byte that peers read to confirm their writes
 	ln      *verbs.Listener
 	self    netip.AddrPort // the address for peers
 	anyAddr bool           // it listens on all addresses of the device
@@ -45,6 +47,8 @@ type Endpoint struct {
 	closeErr error         // of the device's objects; written before finished is closed
 	wg       sync.WaitGroup
 	runners  na.TaskGroup // goroutines that run tasks and nothing else
+
+	regions rundown.Guard // regions of registered memory and of transfers, which end before the protection domain
 
 	book   *peerbook.Book[netip.AddrPort, peer]
 	active peerbook.Active[*peer] // peers with something under way
@@ -218,7 +222,7 @@ func (e *Endpoint) Get(op *na.Op, from na.Addr, frags []na.Fragment) {
 	e.transfer(op, from, frags, false)
 }
 
-// Put implements [na.Endpoint]. On iWARP the writes are complete when TCP has taken them; see the package documentation.
+// Put implements [na.Endpoint]. Over iWARP to a peer in C it completes when TCP has taken the bytes; see the package documentation.
 func (e *Endpoint) Put(op *na.Op, to na.Addr, frags []na.Fragment) { e.transfer(op, to, frags, true) }
 
 func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool) {
@@ -365,7 +369,10 @@ func (e *Endpoint) end() {
 		c.fail(na.Closed, nil)
 	}
 	e.wg.Wait()
-	e.closeErr = errors.Join(e.closeMemory(), e.pd.Close())
+	memoryErr := e.closeMemory()
+	e.regions.Close()
+	<-e.regions.Idle()
+	e.closeErr = errors.Join(memoryErr, e.byteMR.Close(), e.pd.Close())
 	close(e.finished)
 }
 

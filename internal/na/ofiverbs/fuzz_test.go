@@ -10,6 +10,7 @@ func FuzzConnectionData(f *testing.F) {
 	for _, b := range golden(f) {
 		f.Add(b)
 	}
+	f.Add(appendExtension(appendAccept(nil, goldenAccept), goldenHandle.at))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := parseRequest(b); err == nil {
 			if enc := appendRequest(nil, r); !bytes.Equal(enc, b[:len(enc)]) {
@@ -19,6 +20,11 @@ func FuzzConnectionData(f *testing.F) {
 		if a, err := parseAccept(b); err == nil {
 			if enc := appendAccept(nil, a); !bytes.Equal(enc[:1+acceptLen-3], b[:1+acceptLen-3]) { // the padding is not read
 				t.Fatalf("%+v encodes to % x, not % x", a, enc, b)
+			}
+		}
+		if at, ok := parseExtension(b, acceptLen); ok {
+			if enc := appendExtension(nil, at); !bytes.Equal(enc, b[1+acceptLen:][:len(enc)]) {
+				t.Fatalf("%v encodes to % x, not % x", at, enc, b)
 			}
 		}
 		if r := parseReject(b); r != rejectNone {

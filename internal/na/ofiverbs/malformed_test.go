@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+
+	"cinnabar/verbs"
 )
 
 // changed returns a copy of b with the bytes v at off.
@@ -37,6 +39,16 @@ func TestMalformedConnection(t *testing.T) {
 	} {
 		if r, err := parseRequest(tc.b); err == nil || errors.Is(err, errOtherRXM) != tc.variant {
 			t.Errorf("request, %s: %+v, %v", name, r, err)
+		}
+	}
+	at := verbs.RemoteAddr{Addr: 0x1122334455667788, RKey: 0x99aabbcc}
+	extended := appendExtension(appendRequest(nil, goldenRequest), at)
+	if got, ok := parseExtension(append(extended, 0, 0), requestLen); !ok || got != at {
+		t.Errorf("extension: %v, %t, want %v", got, ok, at)
+	}
+	for name, b := range map[string][]byte{"none": req, "cut": extended[:len(extended)-1], "mark": changed(extended, 1+requestLen+3, 2), "exact": extended[:1+requestLen]} {
+		if got, ok := parseExtension(b, requestLen); ok {
+			t.Errorf("extension, %s: %v", name, got)
 		}
 	}
 	acc := g["cm-accept"]

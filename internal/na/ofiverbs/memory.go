@@ -36,7 +36,7 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	if access < na.ReadOnly || access > na.ReadWrite {
 		return nil, &na.Error{Kind: na.Invalid, Op: op, Err: fmt.Errorf("access %d; it is read, write or both", access)}
 	}
-	mr, err := e.pd.RegMR(mem, regionAccess(access))
+	mr, err := e.region(mem, regionAccess(access))
 	if err != nil {
 		kind := na.NotAvailable
 		if errors.Is(err, verbs.ErrClosed) {
@@ -46,9 +46,27 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	}
 	m := &memory{ep: e, mr: mr, access: access}
 	if !e.enter(m) {
-		return nil, &na.Error{Kind: na.Closed, Op: op, Err: mr.Close()}
+		return nil, &na.Error{Kind: na.Closed, Op: op, Err: e.closeRegion(mr)}
 	}
 	return m, nil
+}
+
+// region registers memory with the device. Close of the endpoint waits until closeRegion has released it.
+func (e *Endpoint) region(mem []byte, access verbs.Access) (*verbs.MR, error) {
+	if !e.regions.Acquire() {
+		return nil, verbs.Errorf("register memory", verbs.ErrClosed, "the endpoint is closed")
+	}
+	mr, err := e.pd.RegMR(mem, access)
+	if err != nil {
+		e.regions.Release()
+	}
+	return mr, err
+}
+
+// closeRegion releases a region. The device does not use it any more when closeRegion returns.
+func (e *Endpoint) closeRegion(mr *verbs.MR) error {
+	defer e.regions.Release()
+	return mr.Close()
 }
 
 // enter adds m to the memory that Close releases. False: the endpoint is closed.
@@ -86,7 +104,7 @@ func (m *memory) AppendHandle(b []byte) []byte {
 // Revoke implements [na.Memory]. The device takes the key back, and waits for no more than the copying of bytes that have come.
 func (m *memory) Revoke() {
 	m.revoke.Do(func() {
-		m.err = m.mr.Close()
+		m.err = m.ep.closeRegion(m.mr)
 		if m.err != nil {
 			m.ep.cfg.Logger.Warn("memory is not deregistered", keyError, m.err)
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"syscall"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -120,8 +121,15 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	if e.pd, err = cfg.Device.AllocPD(); err != nil {
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: attr.Name, Err: err}
 	}
+	if e.byteMR, err = e.pd.RegMR(make([]byte, 1), verbs.RemoteRead); err != nil {
+		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: attr.Name, Err: errors.Join(err, e.pd.Close())}
+	}
 	if e.ln, err = verbs.Listen(cfg.Device, at.bind); err != nil {
-		return nil, &na.Error{Kind: na.NotAvailable, Op: "listen", Addr: formatAddr(at.bind), Err: errors.Join(err, e.pd.Close())}
+		kind := na.NotAvailable
+		if errors.Is(err, syscall.EADDRINUSE) {
+			kind = na.InUse
+		}
+		return nil, &na.Error{Kind: kind, Op: "listen", Addr: formatAddr(at.bind), Err: errors.Join(err, e.byteMR.Close(), e.pd.Close())}
 	}
 	e.self = netip.AddrPortFrom(at.self, e.ln.Addr().Port())
 	e.anyAddr = at.bind.Addr().IsUnspecified()
@@ -185,8 +193,8 @@ func shapeOf(cfg *Config, attr *verbs.DeviceAttr) (shape, error) {
 	if limit := attr.MaxCQE; limit > 0 && s.depth() > limit {
 		return s, fmt.Errorf("completion queues of device %s hold %d entries (DeviceAttr.MaxCQE); a connection needs %d", attr.Name, limit, s.depth())
 	}
-	if limit := attr.MaxPrivateData; limit < 1+requestLen {
-		return s, fmt.Errorf("connections of device %s carry %d bytes of private data (DeviceAttr.MaxPrivateData); %d are needed", attr.Name, limit, 1+requestLen)
+	if limit := attr.MaxPrivateData; limit < 1+requestLen+extensionLen {
+		return s, fmt.Errorf("connections of device %s carry %d bytes of private data (DeviceAttr.MaxPrivateData); %d are needed", attr.Name, limit, 1+requestLen+extensionLen)
 	}
 	for i := range attr.Ports {
 		if m := attr.Ports[i].MaxMsgSize; m > 0 {

@@ -18,16 +18,18 @@ type transfer struct {
 	frags []na.Fragment
 	what  string
 
-	frag  int    // the next piece to post is in this fragment,
-	off   uint64 // from here on
-	local *local // registration of the rest of that fragment; nil: it has not begun
-	under int    // pieces that the device is working on
-	moved int64
-	err   error // why the transfer ends early; it is over when under is 0
+	frag   int    // the next piece to post is in this fragment,
+	off    uint64 // from here on
+	local  *local // registration of the rest of that fragment; nil: it has not begun
+	under  int    // pieces that the device is working on
+	behind bool   // the read that confirms the writes is posted, or none is needed
+	moved  int64
+	err    error // why the transfer ends early; it is over when under is 0
 }
 
 // local is the registration of a fragment's memory for one transfer.
 type local struct {
+	ep     *Endpoint
 	mr     *verbs.MR
 	pieces int  // that the device is working on
 	posted bool // all of the fragment is posted
@@ -36,7 +38,7 @@ type local struct {
 // move is a read or write that the device is working on.
 type move struct {
 	t     *transfer // nil: the entry is free
-	local *local
+	local *local    // nil: the read that confirms writes
 	n     int64
 }
 
@@ -84,15 +86,20 @@ func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
 	return total, nil
 }
 
-// moveLocked posts pieces of transfers while there is room, and returns the operations that are over because their memory cannot be
-// registered.
+// moveLocked posts pieces of transfers while there is room, and appends the operations that are over because their memory cannot be
+// registered to list.
 //
 // +checklocks:c.mu
-func (c *conn) moveLocked() (list endings) {
+func (c *conn) moveLocked(list endings) endings {
 	m := &c.moves
 	for len(m.queue) > 0 && len(m.free) > 0 && c.end == nil {
 		t := m.queue[0]
+		if t.frag == len(t.frags) && t.err == nil && !t.behind && t.put && c.byteMR != nil {
+			c.postConfirmLocked(t)
+			continue
+		}
 		if t.frag == len(t.frags) || t.err != nil {
+			t.behind = true
 			m.queue[0] = nil
 			m.queue = m.queue[1:]
 			if t.under == 0 {
@@ -106,12 +113,12 @@ func (c *conn) moveLocked() (list endings) {
 			continue
 		}
 		if t.local == nil {
-			mr, err := c.ep.pd.RegMR(f.Local, c.ep.sinkAccess(t.put))
+			mr, err := c.ep.region(f.Local, c.ep.sinkAccess(t.put))
 			if err != nil {
 				t.err = &na.Error{Kind: na.NotAvailable, Op: t.what, Addr: c.peer.str, Err: err}
 				continue
 			}
-			t.local = &local{mr: mr}
+			t.local = &local{ep: c.ep, mr: mr}
 		}
 		c.postMoveLocked(t, f)
 	}
@@ -158,6 +165,25 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 	}
 }
 
+// postConfirmLocked posts a read behind the writes of t. The peer's device answers it when it has placed them, because it processes the
+// requests of a connection in order.
+//
+// +checklocks:c.mu
+func (c *conn) postConfirmLocked(t *transfer) {
+	m := &c.moves
+	last := len(m.free) - 1
+	slot := m.free[last]
+	m.free = m.free[:last]
+	m.slots[slot] = move{t: t}
+	c.sge[0] = c.byteMR.SGE(0, 1)
+	c.wr[0] = verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, SGL: c.sge[:], Remote: c.confirm}
+	t.under++
+	t.behind = true
+	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
+		c.failSoonLocked(fmt.Errorf("post a read that confirms a %s: %w", t.what, err)) // and it ends with the connection
+	}
+}
+
 // moved processes the completion of the piece in a slot.
 func (c *conn) moved(slot int, err error) {
 	c.mu.Lock()
@@ -171,7 +197,9 @@ func (c *conn) moved(slot int, err error) {
 		return
 	}
 	t.under--
-	mv.local.pieces--
+	if mv.local != nil {
+		mv.local.pieces--
+	}
 	if err == nil {
 		t.moved += mv.n
 		t.op.Progress.Add(mv.n)
@@ -179,11 +207,11 @@ func (c *conn) moved(slot int, err error) {
 		t.err = c.moveError(t, err)
 	}
 	var done *local
-	if mv.local.pieces == 0 && mv.local.posted {
+	if mv.local != nil && mv.local.pieces == 0 && mv.local.posted {
 		done = mv.local
 	}
 	var list endings
-	if t.under == 0 && (t.err != nil || t.frag == len(t.frags)) {
+	if t.under == 0 && (t.err != nil || t.behind) {
 		list = append(list, t.over())
 		m.remove(t)
 	}
@@ -211,7 +239,7 @@ func (t *transfer) over() ended {
 // release ends the registration. The device does not use it any more. The caller holds no lock.
 func (l *local) release() {
 	if l != nil {
-		_ = l.mr.Close() // fails only if the device is gone
+		_ = l.ep.closeRegion(l.mr) // fails only if the device is gone
 	}
 }
 
@@ -248,8 +276,10 @@ func (m *oneSided) abandon(end *na.Error) (list endings) {
 		}
 		t := mv.t
 		t.under--
-		if mv.local.pieces--; mv.local.pieces == 0 && mv.local.posted {
-			list = append(list, ended{local: mv.local})
+		if l := mv.local; l != nil {
+			if l.pieces--; l.pieces == 0 && l.posted {
+				list = append(list, ended{local: l})
+			}
 		}
 		if t.err == nil {
 			t.err = &na.Error{Kind: end.Kind, Op: t.what, Addr: t.c.peer.str, Err: end.Err}
