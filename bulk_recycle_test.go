@@ -240,7 +240,7 @@ func TestPoolTransfers(t *testing.T) {
 
 // A Get that waits ends with the engine of the buffers, although no user gives one back.
 func TestPoolEndsWithEngine(t *testing.T) {
-	e, err := Listen(t.Context(), network, nil)
+	e, err := Listen(t.Context(), network, withDevice(t, nil))
 	must(t, err)
 	p := newPool(t, e, ReadWrite, 1, 100)
 	b := take(t, p)

@@ -43,7 +43,7 @@ func newBulkPair(t testing.TB) bulkPair {
 
 func bulkEngine(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen(t.Context(), network, cfg)
+	e, err := Listen(t.Context(), network, withDevice(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -622,7 +622,7 @@ func firstWarning(t *testing.T, got <-chan string) string {
 
 // What was exposed can be closed after its engine, and the engine refuses more.
 func TestBulkAfterEngineClose(t *testing.T) {
-	e, err := Listen(t.Context(), network, nil)
+	e, err := Listen(t.Context(), network, withDevice(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
 	"cinnabar/internal/progress"
@@ -101,7 +102,11 @@ type Config struct {
 	// Firewalled makes an engine that does not listen and accepts no connection, and its connection requests say that peers
 	// must not dial it. Peers send requests and responses over the connections that the engine has made, so its handlers
 	// serve the processes that it has called.
-	Firewalled  bool
+	Firewalled bool
+	// Device is the RDMA device of an engine on ofi+verbs. Package verbs/auto opens one, or makes one of a device that the program has
+	// opened. The program closes it after the engine. Engines on other networks do not use it. Nil: an engine on ofi+verbs cannot be
+	// opened. Subnet, Interface, Advertise and Firewalled must be zero on ofi+verbs.
+	Device      na.Device     `json:"-"`
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
 	Resolver    *net.Resolver `json:"-"` // resolves host names in addresses of peers; nil: net.DefaultResolver
@@ -244,6 +249,11 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	}
 }
 
+// spin returns the time for which a goroutine polls a network without result; 0: the network's default, negative: no time.
+func (cfg *Config) spin() time.Duration {
+	return map[ProgressMode]time.Duration{Economy: -1, Latency: 10 * time.Millisecond}[cfg.Progress.Mode]
+}
+
 // tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
@@ -251,6 +261,27 @@ func (cfg *Config) tcp() ofitcp.Config {
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,
+	}
+}
+
+// checkDevice returns an error that names the setting which does not allow an engine on the network of a device.
+func (cfg *Config) checkDevice(addr string) error {
+	switch {
+	case cfg == nil || cfg.Device == nil:
+		return argumentError("open engine", "", addr, "Config.Device is nil; open an RDMA device with package verbs/auto")
+	case cfg.Subnet.IsValid() || cfg.Interface != "":
+		return argumentError("open engine", "", addr, "Subnet is %v and Interface is %q; over ofi+verbs the address names the host, as in ofi+verbs://192.168.1.7", cfg.Subnet, cfg.Interface)
+	case cfg.Advertise != "" || cfg.Firewalled:
+		return argumentError("open engine", "", addr, "Advertise is %q and Firewalled is %t; over ofi+verbs an engine listens on the address that its peers get", cfg.Advertise, cfg.Firewalled)
+	}
+	return nil
+}
+
+// device returns the configuration of the network of an RDMA device.
+func (cfg *Config) device() na.DeviceConfig {
+	return na.DeviceConfig{
+		Logger: cfg.layer("na"), Spin: cfg.spin(), MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
+		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 

@@ -123,6 +123,6 @@ func TestRPCPool(t *testing.T) {
 		t.Errorf("the pools have served %d requests, want 4", got)
 	}
 
-	_, err = Listen(t.Context(), network, &Config{RPCPool: "nosuch"})
+	_, err = Listen(t.Context(), network, withDevice(t, &Config{RPCPool: "nosuch"}))
 	wantCode(t, err, codes.InvalidArg, `RPCPool is "nosuch"`)
 }

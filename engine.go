@@ -68,10 +68,12 @@ type Engine struct {
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://eth0                the address of this interface
 //	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise chooses the one for peers
+//	ofi+verbs://192.168.1.7:1234  this address, of the RDMA device in Config.Device, and this port
+//	ofi+verbs://                  the first address of that device and a port that is free
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
-// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
+// "tcp" stands for "ofi+tcp", "verbs" and "ofi+verbs;ofi_rxm" for "ofi+verbs", and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
 // one of that network or interface instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
 // is the zero Config.
 //
@@ -106,6 +108,19 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 			}
 			return ep, nil
 		})
+	case "ofi+verbs", "verbs", "ofi+verbs;ofi_rxm", "verbs;ofi_rxm":
+		if err := cfg.checkDevice(addr); err != nil {
+			return nil, err
+		}
+		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
+			d := c.device()
+			d.Address, d.Listen, d.Handler = addr, listen, h
+			ep, err := c.Device.OpenEndpoint(ctx, d)
+			if err != nil {
+				return nil, errorFrom("open engine", "", addr, err)
+			}
+			return ep, nil
+		})
 	case "na+sm", "sm":
 		cfg, err := cfg.onSharedMemory()
 		if err != nil {
@@ -129,7 +144,7 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 
 // unknownProtocol is the error of an operation on an address of a protocol that has no transport.
 func unknownProtocol(op, addr, scheme string) error {
-	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp or na+sm", scheme)}
+	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp, ofi+verbs or na+sm", scheme)}
 }
 
 // newEngine makes an engine on the endpoint that connect opens.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/testproc"
+	"cinnabar/verbs/auto"
 )
 
 // networkEnv says what the engines of tests are opened on.
@@ -56,14 +58,34 @@ func soon[T any](t testing.TB, what string, c <-chan T) (v T) {
 // listening makes an engine that listens on this host.
 func listening(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen(t.Context(), network, cfg)
+	e, err := Listen(t.Context(), network, withDevice(t, cfg))
 	return opened(t, e, err)
+}
+
+// overVerbs reports whether engines of tests are opened on an RDMA device.
+func overVerbs() bool { return strings.HasPrefix(network, "ofi+verbs") }
+
+// withDevice returns cfg with a device in software of its own, if the network needs a device. The test closes it after the engine.
+func withDevice(t testing.TB, cfg *Config) *Config {
+	t.Helper()
+	if !overVerbs() {
+		return cfg
+	}
+	dev, err := auto.Software(nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, dev.Close()) })
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	c.Device = dev
+	return &c
 }
 
 // calling makes an engine for calls.
 func calling(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Open(t.Context(), network, cfg)
+	e, err := Open(t.Context(), network, withDevice(t, cfg))
 	return opened(t, e, err)
 }
 
@@ -188,7 +210,15 @@ func peerTutorial(args []string) error {
 
 // openTo returns the endpoint at addr of a new engine, which lives as long as the process.
 func openTo(addr string) (*Endpoint, error) {
-	e, err := Open(context.Background(), network, nil)
+	var cfg *Config
+	if overVerbs() {
+		dev, err := auto.Software(nil)
+		if err != nil {
+			return nil, err
+		}
+		cfg = &Config{Device: dev}
+	}
+	e, err := Open(context.Background(), network, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,19 @@
 package cinnabar
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/sm"
 	"cinnabar/internal/testproc"
+	"cinnabar/verbs"
+	"cinnabar/verbs/auto"
 )
 
 // aboutTCP are the tests that TestOverSharedMemory leaves out, since they are about TCP: its connections, which they
@@ -39,7 +44,7 @@ func TestOverSharedMemory(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	leave := slices.Concat([]string{"TestOverSharedMemory"}, aboutTCP, notByTheKernel)
+	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestVerbsSettings"}, aboutTCP, notByTheKernel)
 	checkTests(t, leave)
 	if err := sm.Attach(); err != nil {
 		t.Logf("peers move memory for each other, which allocates: %v", err)
@@ -55,6 +60,59 @@ func TestOverSharedMemory(t *testing.T) {
 	}
 }
 
+// notOverVerbs are the tests that TestOverVerbs leaves out beside those about TCP: they count allocations, or start engines in a way that
+// gives them no device.
+var notOverVerbs = []string{
+	"TestOverSharedMemory", "TestOverVerbs", "TestVerbsSettings", "TestCallAllocs", "TestProviderCallAllocs", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestRecycleWaits", "TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused",
+}
+
+// TestOverVerbs runs the other tests of this package once more, with ofi+verbs as the network. Each engine has an RDMA device in
+// software of its own.
+func TestOverVerbs(t *testing.T) {
+	if os.Getenv(networkEnv) != "" {
+		t.Skipf("%s names the network of all tests", networkEnv)
+	}
+	leave := slices.Concat(notOverVerbs, aboutTCP, notByTheKernel)
+	checkTests(t, leave)
+	p := testproc.Run(t, testproc.Command{
+		Args:  []string{"-test.run=^Test", "-test.skip=^(TestSharedMemory.*|" + strings.Join(leave, "|") + ")$", "-test.timeout=5m"},
+		Env:   []string{networkEnv + "=ofi+verbs://127.0.0.1"},
+		Limit: 6 * time.Minute, // more than that of the process itself
+	})
+	if p.ExitCode() != 0 {
+		t.Fatal("a test fails over ofi+verbs")
+	}
+}
+
+// TestVerbsSettings checks the settings that an engine on ofi+verbs needs, and those that it refuses.
+func TestVerbsSettings(t *testing.T) {
+	dev, err := auto.Software(nil)
+	must(t, err)
+	defer func() { must(t, dev.Close()) }()
+	for word, cfg := range map[string]*Config{
+		"verbs/auto": nil, "Config.Device": {}, "Subnet": {Device: dev, Subnet: netip.MustParsePrefix("127.0.0.0/8")}, "Interface": {Device: dev, Interface: "lo"},
+		"Advertise": {Device: dev, Advertise: "192.0.2.7"}, "Firewalled": {Device: dev, Firewalled: true}, "16384": {Device: dev, MaxRequest: 1 << 20},
+	} {
+		_, err := Listen(t.Context(), "ofi+verbs://127.0.0.1", cfg)
+		wantCode(t, err, codes.InvalidArg, word)
+	}
+	server, err := Listen(t.Context(), "verbs://127.0.0.1", &Config{Device: dev})
+	opened(t, server, err)
+	must(t, add.Handle(server, handleAdd))
+	if !strings.HasPrefix(server.Addr(), "ofi+verbs;ofi_rxm://127.0.0.1:") {
+		t.Errorf("the address is %s", server.Addr())
+	}
+	if err := dev.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("close of a device in use: %v", err)
+	}
+	client, err := Open(t.Context(), "verbs;ofi_rxm://127.0.0.1", &Config{Device: dev})
+	opened(t, client, err)
+	callAdd(t, find(t, client, strings.Replace(server.Addr(), "ofi+verbs;ofi_rxm", "verbs", 1)))
+	must(t, client.Close())
+	must(t, server.Close())
+}
+
 // checkTests fails if there is no test of one of the names: it has another one by now, or is gone.
 func checkTests(t *testing.T, names []string) {
 	t.Helper()
@@ -63,7 +121,7 @@ func checkTests(t *testing.T, names []string) {
 	there := strings.Fields(list.Stdout.String())
 	for _, n := range names {
 		if !slices.Contains(there, n) {
-			t.Errorf("%s, which is not run over na+sm, is no test", n)
+			t.Errorf("%s, which is not run over another network, is no test", n)
 		}
 	}
 }

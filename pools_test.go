@@ -183,10 +183,10 @@ func TestRemoveRPCPool(t *testing.T) {
 // parity: G10
 func TestParentRefused(t *testing.T) {
 	parent := listening(t, nil)
-	_, err := Open(t.Context(), network, &Config{Parent: parent, MaxHandlers: 3})
+	_, err := Open(t.Context(), network, withDevice(t, &Config{Parent: parent, MaxHandlers: 3}))
 	wantCode(t, err, codes.InvalidArg, "Parent")
 	must(t, parent.Close())
-	_, err = Open(t.Context(), network, &Config{Parent: parent})
+	_, err = Open(t.Context(), network, withDevice(t, &Config{Parent: parent}))
 	wantCode(t, err, codes.Permission)
 }
 
@@ -221,7 +221,7 @@ func TestHandlerWarning(t *testing.T) {
 		log.Want(t, 3, "handler takes long", "rpc=nap@7", "age=3s")
 		log.End(t, 4)
 	})
-	_, err := Open(t.Context(), network, &Config{HandlerWarning: -1})
+	_, err := Open(t.Context(), network, withDevice(t, &Config{HandlerWarning: -1}))
 	wantCode(t, err, codes.InvalidArg, "HandlerWarning")
 	e := calling(t, nil)
 	wantCode(t, e.SetHandlerWarning(-1), codes.InvalidArg, "HandlerWarning is -1ns")

@@ -31,7 +31,7 @@ func endAfter(e *Engine, n int32) func(context.Context, addIn) (addOut, error) {
 // parity: G02
 func TestShutdownFromHandler(t *testing.T) {
 	for range 20 {
-		server, err := Listen(t.Context(), network, nil)
+		server, err := Listen(t.Context(), network, withDevice(t, nil))
 		must(t, err)
 		must(t, add.Handle(server, endAfter(server, 16)))
 		client := calling(t, nil)
@@ -301,7 +301,7 @@ func TestRemoteShutdown(t *testing.T) {
 func TestStartStop(t *testing.T) {
 	client := calling(t, nil)
 	for range 100 {
-		server, err := Listen(t.Context(), network, nil)
+		server, err := Listen(t.Context(), network, withDevice(t, nil))
 		must(t, err)
 		must(t, add.Handle(server, handleAdd))
 		callAdd(t, reach(t, client, server))
@@ -322,7 +322,7 @@ func TestOpenRefused(t *testing.T) {
 		`"a"`:         {Pools: []PoolConfig{{Name: "a"}, {Name: "a"}}},
 		"-1 workers":  {Pools: []PoolConfig{{Name: "a", Workers: -1}}},
 	} {
-		_, err := Listen(t.Context(), network, cfg)
+		_, err := Listen(t.Context(), network, withDevice(t, cfg))
 		wantCode(t, err, codes.InvalidArg, word)
 	}
 	server := listening(t, nil)

@@ -544,7 +544,7 @@ func (r RemoteBulk) waitPull(ctx context.Context, b *Bulk) (int64, error) {
 // An engine that closes ends its transfers with ErrClosed, or they are over before.
 func TestEngineCloseEndsTransfers(t *testing.T) {
 	there := bulkEngine(t, nil)
-	here, err := Listen(t.Context(), network, nil)
+	here, err := Listen(t.Context(), network, withDevice(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (p Protocol) String() string { return p.Class + "+" + p.Name }
 // absent are protocols of Mercury's that this module does not have.
 var absent = []Protocol{
 	{Class: "ofi", Name: "tcp;ofi_rxm", Err: errors.New("it is another protocol than that of the native tcp provider; use ofi+tcp at both ends")},
-	{Class: "ofi", Name: "verbs;ofi_rxm", Err: errors.New("RPCs do not use RDMA hardware; use ofi+tcp over its network interface")},
+	{Class: "ofi", Name: "verbs;ofi_rxm", Err: errors.New("the program must open a device with package verbs/auto for it, and pass it in Config.Device")},
 	{Class: "ucx", Name: "all", Err: errors.New("there is no transport on UCX; use ofi+tcp at both ends")},
 }
 

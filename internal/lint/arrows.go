@@ -79,7 +79,7 @@ var layers = map[string]row{
 	"codes": {},
 
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota", "internal/progress"}},
+	"internal/na":         {code: []string{"internal/rundown", "internal/audit", "internal/hostquota", "internal/progress"}},
 	"internal/na/ofiaddr": {},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
@@ -134,6 +134,9 @@ var layers = map[string]row{
 		test: []string{"verbs/iwarp", "verbs/fault"},
 	},
 
+	// The devices that engines can use.
+	"verbs/auto": {code: []string{"internal/na", "internal/na/ofiverbs", "verbs", "verbs/iwarp", "verbs/rdmacore"}},
+
 	// Packages above verbs that import no device; their tests open some.
 	"internal/credit": {},
 	"xfer": {
@@ -162,7 +165,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "internal/logtest"},
+		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "verbs", "verbs/auto", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
 	},

@@ -1,0 +1,26 @@
+package ofiverbs
+
+import (
+	"context"
+
+	"cinnabar/internal/na"
+	"cinnabar/verbs"
+)
+
+// Device is a device of package verbs whose network is that of this package. It implements [na.Device].
+type Device struct{ Verbs *verbs.Device }
+
+var _ na.Device = Device{}
+
+// OpenEndpoint implements [na.Device].
+func (d Device) OpenEndpoint(ctx context.Context, cfg na.DeviceConfig) (na.Endpoint, error) {
+	e, err := Open(ctx, Config{
+		Device: d.Verbs, Address: cfg.Address, Listen: cfg.Listen, Handler: cfg.Handler, Logger: cfg.Logger, Spin: cfg.Spin,
+		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry,
+		Quota: cfg.Quota, Audit: cfg.Audit,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}

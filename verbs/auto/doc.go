@@ -1,0 +1,16 @@
+// Package auto opens the RDMA device for an address, and makes of an opened device the one that an engine uses for RPC over RDMA
+// (cinnabar.Config.Device).
+//
+//	dev, err := auto.Open("ofi+verbs://192.168.1.7:1234")
+//	if err != nil {
+//		return err
+//	}
+//	defer dev.Close()
+//	e, err := cinnabar.Listen(ctx, "ofi+verbs://192.168.1.7:1234", &cinnabar.Config{Device: dev})
+//	...
+//	e.Close() // before the device
+//
+// [Open] takes a device of this machine: InfiniBand, RoCE or iWARP, in builds that reach them (package verbs/rdmacore). [Software] opens
+// the device in software of package verbs/iwarp, which every machine has. It is never taken in place of another, because programs in C
+// with an unmodified Mercury cannot reach it. [Use] makes a [Device] of any [verbs.Device].
+package auto
