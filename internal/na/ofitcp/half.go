@@ -12,7 +12,7 @@ import (
 	"cinnabar/internal/hostquota"
 )
 
-// maxHalfOpen is how many connections may be sending their request where the Book of Config sets no limit.
+// maxHalfOpen is the largest number of half-open connections of an endpoint. The Book of Config may set a lower limit.
 const maxHalfOpen = 4096
 
 const (
@@ -92,7 +92,7 @@ func (s *halves) next() *halfOpen {
 	return h
 }
 
-// add counts h, unless there are too many of its host or in all.
+// add enters h into the table and reports whether it did: it does not if its host or the table has as many connections as it may have.
 func (s *halves) add(h *halfOpen) bool {
 	if s.n >= maxHalfOpen || h.account.Take(hostquota.Handshakes, 1) != nil {
 		return false
@@ -107,7 +107,7 @@ func (s *halves) add(h *halfOpen) bool {
 	return true
 }
 
-// remove takes h out and reports whether it was in.
+// remove takes h out of the table, and reports whether h was in it.
 func (s *halves) remove(h *halfOpen) bool {
 	if h.at == nil {
 		return false

@@ -62,10 +62,10 @@ func (h header) hdrSize() int  { return int(h[offHdrSize]) }
 func (h header) size() uint64  { return binary.LittleEndian.Uint64(h[offSize:]) }
 func (h header) setSeq(n byte) { h[offSeq] = n }
 
-// word returns the 8 bytes at off.
+// word returns the integer in the 8 bytes that begin at byte off of the header.
 func (h header) word(off int) uint64 { return binary.LittleEndian.Uint64(h[off:]) }
 
-// iov returns the description of remote memory at off.
+// iov reads a description of remote memory: its address, length and key are three words that begin at byte off of the header.
 func (h header) iov(off int) iov {
 	return iov{addr: h.word(off), len: h.word(off + wordLen), key: h.word(off + 2*wordLen)}
 }
@@ -247,7 +247,7 @@ func (m *message) parseIOV(h header, off int) int {
 	return m.hdr
 }
 
-// total is how many bytes the pieces of a read are together.
+// total returns the number of bytes of all pieces of a message together.
 func (m *message) total() uint64 {
 	var n uint64
 	for _, v := range m.iov[:m.niov] {

@@ -67,7 +67,7 @@ const (
 	attemptGone               // it must not be sent any more
 )
 
-// refusalTime is how long an attempt that lost against one of the peer's is given to be refused.
+// refusalTime is the longest time that abandon waits until the peer refuses an attempt of this side that lost against one of the peer's.
 const refusalTime = 100 * time.Millisecond
 
 // abandon ends an own attempt because the peer's is accepted. If the peer has been sent a request it must have refused
@@ -166,7 +166,7 @@ func (o *origin) driven() *conn {
 	return o.peer.conn.Load()
 }
 
-// send queues it for this connection. If the connection takes nothing any more, send gives it back with lostOrigin.
+// send queues the item it for this connection. If the connection is dead, send completes the item with the error of lostOrigin.
 func (c *conn) send(it item) {
 	if c.push(it) > 0 {
 		c.kick()
@@ -183,7 +183,7 @@ func (p *peer) lostOrigin(what string) error {
 	return &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: errOrigin}
 }
 
-// send has it sent: over the connection, or as soon as there is one.
+// send queues the item it for the connection to the peer, or until there is a connection.
 func (p *peer) send(it item) {
 	if c := p.conn.Load(); c != nil && c.push(it) > 0 {
 		c.kick()
@@ -197,7 +197,8 @@ func (p *peer) send(it item) {
 	}
 }
 
-// sendSlow queues it for a connection to come. If there is one meanwhile, it returns that.
+// sendSlow queues the item it until there is a connection. If there is one by now, sendSlow queues the item for that connection and
+// returns the connection, which the caller wakes.
 func (p *peer) sendSlow(it item) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +208,7 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 	return nil, p.awaitLocked(it)
 }
 
-// awaitLocked queues it until there is a connection, and starts an attempt to connect if none is under way.
+// awaitLocked queues the item it until there is a connection, and starts an attempt to connect if none is under way.
 //
 // +checklocks:p.mu
 func (p *peer) awaitLocked(it item) error {
@@ -304,7 +305,8 @@ func (p *peer) close() {
 	p.failAll(items, tags, na.Closed, nil)
 }
 
-// cancel gives op up if it waits for a connection or a message, or is a connection's.
+// cancel completes op with an error of kind na.Canceled if op waits for a connection or for an expected message, and reports whether it
+// did. It returns false for an operation that a connection has, because conn.cancel looks for that.
 func (p *peer) cancel(op *na.Op) bool {
 	if it, ok := p.unqueue(op); ok {
 		p.giveBack(it, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
@@ -318,7 +320,7 @@ func (p *peer) cancel(op *na.Op) bool {
 	return false
 }
 
-// unqueue removes op from the items that wait for a connection.
+// unqueue removes op from the items that wait for a connection, and reports whether it was among them.
 func (p *peer) unqueue(op *na.Op) (item, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,7 +337,7 @@ func (p *peer) unqueue(op *na.Op) (item, bool) {
 // that of expected, so that settle does not undo it.
 func (p *peer) activate() { p.ep.active.Add(p, &p.member) }
 
-// settle takes p out of that set if there is nothing.
+// settle removes p from that set if p has no connection, no attempt to connect, and no operation that waits.
 func (p *peer) settle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,8 @@ func (f *failures) note(err error) {
 	f.n.Add(1)
 }
 
-// Report implements [na.Reporter].
+// Report implements [na.Reporter]. It returns the present step of connecting to peer a, or the reason why the connection sends nothing,
+// and the empty string if the connection sends or if no attempt to connect is under way.
 func (e *Endpoint) Report(a na.Addr) string {
 	p, _ := e.resolve(a)
 	if p == nil {

@@ -39,7 +39,7 @@ var transfers = sync.Pool{New: func() any { return new(transfer) }}
 // start puts the transfer at the beginning of its first fragment that is not empty.
 func (t *transfer) start() { t.frag, t.off = t.settle(0, 0) }
 
-// settle skips the ends of fragments.
+// settle returns frag and off, or the start of the next fragment that is not empty if off is the end of fragment frag.
 func (t *transfer) settle(frag int, off uint64) (int, uint64) {
 	for frag < len(t.frags) && off == uint64(len(t.frags[frag].Local)) {
 		frag, off = frag+1, 0
@@ -47,12 +47,12 @@ func (t *transfer) settle(frag int, off uint64) (int, uint64) {
 	return frag, off
 }
 
-// more reports whether there is something to issue, and window room for it.
+// more reports whether the transfer has bytes to issue, and its window has room for them.
 func (t *transfer) more() bool {
 	return t.err == nil && t.issued < t.total && t.chunks < windowChunks && t.issued-t.done < windowBytes
 }
 
-// over reports whether nothing uses the transfer's memory and it has a result.
+// over reports whether the transfer has a result, and neither the reader nor the sender uses its memory.
 func (t *transfer) over() bool {
 	return !t.ended && t.inBatch == 0 && !t.reading && (t.err != nil || t.done == t.total)
 }
@@ -69,7 +69,8 @@ type chunk struct {
 // maxPieces is the largest number of pieces of local memory that one write gathers: some of those that one system call takes.
 const maxPieces = 32
 
-// next cuts off the next chunk.
+// next returns the next chunk, at most chunkBytes from the place t.frag and t.off on, moves that place behind the chunk, and counts the
+// chunk as issued.
 func (t *transfer) next() chunk {
 	c := chunk{frag: t.frag, off: t.off}
 	for pieces := 0; t.frag < len(t.frags) && c.n < chunkBytes && !(t.put && pieces == maxPieces); pieces++ {
@@ -87,7 +88,8 @@ func (t *transfer) next() chunk {
 	return c
 }
 
-// add adds v, to the last piece if it continues that one. False: there is no room for another piece.
+// add adds v to the chunk, as a part of the last piece if v continues that piece. It returns false if the chunk has no room for another
+// piece.
 func (c *chunk) add(v iov) bool {
 	if c.niov > 0 {
 		if last := &c.iovs[c.niov-1]; last.key == v.key && last.addr+last.len == v.addr {
@@ -133,7 +135,7 @@ func (t *transfer) advance(frag int, off, n uint64) (int, uint64) {
 
 // pendingRead is a read without an answer so far. The order of the reads alone matches answers to them.
 type pendingRead struct {
-	t    *transfer // nil if it was given up: the answer goes nowhere
+	t    *transfer // nil if the transfer was given up: the answer's bytes are discarded
 	frag int
 	off  uint64
 	n    uint64

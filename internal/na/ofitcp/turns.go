@@ -293,8 +293,10 @@ const (
 	placeTaken                  // in a turn with a place in Endpoint.readers
 )
 
-// enterTurn begins a turn of the background goroutine, unless only one host has connections. It waits for a place, except for a light
-// host. The caller must not have the read role, because drivers of the connection would wait for the role too.
+// enterTurn begins a turn of the background goroutine, a time in which it reads the connection, unless only one host has connections.
+// The goroutine waits for a place in Endpoint.readers, because the goroutines of a busy host would otherwise delay those of other
+// hosts. Only the goroutine of a light host, see lightUse, needs no place. The caller must not have the read role, because callers
+// that read the connection themselves would wait for the role meanwhile.
 func (c *conn) enterTurn() {
 	r, e := &c.role, c.ep
 	if r.place != placeNone {
