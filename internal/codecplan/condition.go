@@ -10,7 +10,8 @@ import (
 	"cinnabar/codec"
 )
 
-// Condition is when a field of a struct travels: "OK" and "!OK" for a field of type bool, "Kind:1|2" for an integer.
+// Condition decides by the value of an earlier field whether a field of a struct travels. The conditions "OK" and "!OK" require that the
+// bool OK is true or false, and "Kind:1|2" that the integer Kind is 1 or 2.
 type Condition struct {
 	text   string
 	name   string // of the field that decides
@@ -55,7 +56,7 @@ func ParseCondition(text string, t reflect.Type, earlier []int) (*Condition, err
 	return c, nil
 }
 
-// add reads one value of the integer that decides.
+// add parses value, one of the listed values, as an integer of the type decides, and adds it to the condition.
 func (c *Condition) add(value string, decides reflect.Type) (err error) {
 	if reflect.Zero(decides).CanUint() {
 		var bits uint64

@@ -78,7 +78,8 @@ func embeddedCustom(t reflect.Type) (string, bool) {
 	return "", false
 }
 
-// Append asks p, a pointer to a custom type, for its bytes, on behalf of c.
+// Append calls AppendProcWith or AppendProc of p, a pointer to a custom type, which appends the value's bytes to b, and returns the
+// extended buffer. AppendProcWith gets c, because c writes the parts of the value.
 func Append(c codec.Codec, b []byte, p any) ([]byte, error) {
 	var out []byte
 	var err error
@@ -99,7 +100,8 @@ func Append(c codec.Codec, b []byte, p any) ([]byte, error) {
 	return out, nil
 }
 
-// Decode has p, a pointer to a custom type, read its own bytes from b, on behalf of c, and returns the rest of b.
+// Decode calls DecodeProcWith or DecodeProc of p, a pointer to a custom type, which reads the value from the start of b, and returns the
+// rest of b. DecodeProcWith gets c, because c reads the parts of the value.
 func Decode(c codec.Codec, b []byte, p any) ([]byte, error) {
 	var n int
 	var err error

@@ -36,7 +36,8 @@ func Under(err error, step string) error {
 	return e
 }
 
-// Own returns err as the *codec.Error that all code below the entry points returns.
+// Own returns err itself if it is a *codec.Error, and otherwise a new one that wraps err. The caller may change the result in place:
+// Under adds to its path, and Finish sets the codec, the method and the type.
 func Own(err error) *codec.Error {
 	if e, ok := err.(*codec.Error); ok { //nolint:errorlint // not a wrapped one: it is changed in place
 		return e
@@ -44,8 +45,8 @@ func Own(err error) *codec.Error {
 	return &codec.Error{Problem: err.Error(), Err: err}
 }
 
-// Foreign makes an error that Own may change from that of a custom type. An unfinished one comes from a function for parts
-// of a value and is taken over with its path.
+// Foreign returns a new *codec.Error, which Own may change, for err, an error that a method of a custom type returned. If err is itself an
+// unfinished *codec.Error, it comes from a function for parts of a value, and Foreign returns a copy with its path.
 func Foreign(err error) error {
 	if e, ok := err.(*codec.Error); ok && e.Codec == "" { //nolint:errorlint // a wrapped one has text of its own around it
 		return new(*e)

@@ -15,7 +15,8 @@ type Root interface {
 	DecodeValue(b []byte, v reflect.Value) (rest []byte, err error)
 }
 
-// Make returns the plan of codec c for type t, with the root that build returns for t.
+// Make returns the plan of codec c for type t. The root that build returns for t writes and reads the values. The plan checks its
+// arguments before it calls the root, and completes the root's errors with the codec, the method and the type.
 func Make(c codec.Codec, t reflect.Type, build func(t reflect.Type) (Root, error)) (codec.Plan, error) {
 	if t == nil {
 		return nil, &codec.Error{Codec: c.Name(), Op: codec.OpPlan, Problem: "no type given", Remedy: "pass the type of a value"}

@@ -140,7 +140,7 @@ func float32Bits(v reflect.Value) uint32 {
 	return math.Float32bits(*pointer[float32](v))
 }
 
-// setFloat32Bits is the inverse of float32Bits.
+// setFloat32Bits sets v, a float32, to the value with these bits. It sets a NaN through its address, as float32Bits reads it.
 func setFloat32Bits(v reflect.Value, bits uint32) {
 	if x := float64(math.Float32frombits(bits)); !math.IsNaN(x) {
 		v.SetFloat(x)
