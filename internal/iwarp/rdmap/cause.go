@@ -6,7 +6,7 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 )
 
-// Cause is why a stream ends: layer (4 bits), error type (4 bits) and error
+// Cause states why a stream ends: layer (4 bits), error type (4 bits) and error
 // code (8 bits) as the first two octets of a Terminate have them in RFC 5040
 // figure 8.
 type Cause uint16
@@ -39,8 +39,8 @@ const (
 	TermProtectionUnspecified Cause = 0x01ff
 	TermInvalidVersion        Cause = 0x0205
 	TermUnexpectedOpcode      Cause = 0x0206
-	TermCatastrophic          Cause = 0x0207 // of this stream; also: an atomic's address is not aligned
-	TermCatastrophicGlobal    Cause = 0x0208
+	TermCatastrophic          Cause = 0x0207 // an error of this stream alone, such as an atomic operation on an address that is not aligned
+	TermCatastrophicGlobal    Cause = 0x0208 // an error that is not limited to this stream
 	TermOpCannotInvalidate    Cause = 0x0209
 	TermOperationUnspecified  Cause = 0x02ff
 )

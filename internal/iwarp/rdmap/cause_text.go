@@ -6,8 +6,9 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 )
 
-// Known reports whether the RFCs assign layer, type and code together. A local
-// catastrophic error of RDMAP has no code: any value is assigned.
+// Known reports whether the RFCs assign layer, type and code together. It
+// accepts every code of a local catastrophic error of RDMAP, because the RFCs
+// assign that type no codes.
 func (c Cause) Known() bool {
 	switch c.Layer() {
 	case LayerRDMAP:

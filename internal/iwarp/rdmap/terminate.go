@@ -124,11 +124,13 @@ func ParseTerminate(b []byte) (t Terminate, swapped bool, n int) {
 	return parseTerminate(b, Cause.inUse)
 }
 
-// inUse reports whether the cause can end a connection that is in use.
+// inUse reports whether the cause can end a connection that is in use. That is
+// every known cause but those of RFC 6581, because they end a connection during
+// its set-up.
 func (c Cause) inUse() bool { return c.Known() && !c.setup() }
 
 // inSetup reports whether the cause can end a connection before the passive
-// side has sent anything: nothing of its can be at fault but its MPA reply.
+// side has sent anything, because only its MPA reply can be at fault then.
 func (c Cause) inSetup() bool {
 	return c.Known() && (c.Layer() == LayerLLP || c.Layer() == LayerRDMAP && c.Type() == TypeLocalCatastrophic)
 }
@@ -137,8 +139,8 @@ func (c Cause) inSetup() bool {
 // connection.
 func (c Cause) setup() bool { return c >= TermMPACatastrophic && c <= TermMPANoRTR }
 
-// parseTerminate is ParseTerminate with the given idea of which causes make
-// sense.
+// parseTerminate is ParseTerminate with plausible, which reports whether a cause
+// makes sense.
 func parseTerminate(b []byte, plausible func(Cause) bool) (t Terminate, swapped bool, n int) {
 	if len(b) < MinTerminateLen {
 		return Terminate{}, false, -1
@@ -170,7 +172,7 @@ func parseTerminate(b []byte, plausible func(Cause) bool) (t Terminate, swapped 
 	return t, swapped, n
 }
 
-// termControl is a control word in one of the two readings.
+// termControl has the fields of a control word, read in one of the two bit orders.
 type termControl struct {
 	layer, typ, code   uint8
 	length, ddp, rdmap bool
@@ -197,7 +199,10 @@ func siwControl(b []byte) termControl {
 	}
 }
 
-// plausible reports whether a sender of this bit order could mean this.
+// plausible reports whether a sender with the bit order of c could have sent the
+// control word: the reserved bits are zero, and cause accepts layer, type and
+// code. parseTerminate calls it for both bit orders, because the message does
+// not say which one its sender uses.
 func (c termControl) plausible(cause func(Cause) bool) bool {
 	return !c.reserved && cause(Cause(c.layer)<<12|Cause(c.typ)<<8|Cause(c.code))
 }
