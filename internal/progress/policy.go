@@ -75,7 +75,7 @@ func NewFixed(budget time.Duration) *Policy {
 	return &Policy{fixed: budget, proc: shared}
 }
 
-// Mode returns the mode.
+// Mode returns the mode that p was made with.
 func (p *Policy) Mode() Mode { return p.mode }
 
 // MaySpin reports whether waiters spin at all: the mode is not Economy, and there are processors on which peers can run.
@@ -116,11 +116,11 @@ func (p *Policy) Woken(rang int64) {
 	}
 }
 
-// AddPair records that both ends of a connection are in this process, and RemovePair that they are no longer. Each end may then
-// spin for the other, so that two goroutines spin.
+// AddPair records that both ends of a connection are in this process. Two goroutines may spin while there is such a connection, because
+// each end waits for the other.
 func (p *Policy) AddPair() { p.proc.pairs.Add(1) }
 
-// RemovePair undoes AddPair.
+// RemovePair undoes one call of AddPair. The endpoint calls it when that connection has ended.
 func (p *Policy) RemovePair() { p.proc.pairs.Add(-1) }
 
 // process is the part of the policy that is shared by all engines of a process.

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Kind is the kind of looks at a [Source], which differ in their cost.
+// Kind is the kind of looks at a [Source], which differ in their cost. A look is one check of a waiter for a message.
 type Kind uint8
 
 // The kinds of looks.
 const (
-	Memory Kind = iota // loads from memory, some tens of nanoseconds with the waiter's pause
-	Socket             // system calls, about half a microsecond
+	Memory Kind = iota // a look loads from memory, which takes some tens of nanoseconds with the waiter's pause
+	Socket             // a look is a system call, which takes about half a microsecond
 )
 
 // kinds are the constants of each kind.
@@ -25,8 +25,8 @@ var kinds = [...]struct {
 }
 
 const (
-	missesToRest = 3  // misses in a row after which the source rests
-	restLongest  = 16 // waits that park at once between two probes
+	missesToRest = 3  // misses in a row after which the source rests: its waiters park at once, except for probes
+	restLongest  = 16 // largest number of waits that park between two probes: each probe that misses doubles it up to here
 	probeFactor  = 2  // length of a probe in budgets: the peer's wake-up and the waiter's own, twice
 	withinFactor = 4  // length of a spin in budgets after a part of a message has come
 	// stallGap is the time between two readings of the clock above which another thread has had the processor.
@@ -62,7 +62,7 @@ func (s *Source) attempt() int64 {
 	return probeFactor
 }
 
-// hit makes the source eager.
+// hit records that spinning has found a message or would have, and ends the rest of the source, so that its next waiters spin.
 func (s *Source) hit() {
 	if s.misses.Load() != 0 {
 		s.misses.Store(0)
@@ -217,8 +217,8 @@ func (s *Spin) Vain() bool {
 	return true
 }
 
-// check reads the clock, decides whether the spin goes on, and yields. After the end of the spin the waiter looks once more, for
-// messages that have come meanwhile.
+// check reads the clock, and ends the spin by setting s.over or yields. Vain lets the waiter look once more after the end, because a
+// message may have come meanwhile.
 func (s *Spin) check() {
 	now := s.proc.now()
 	switch {
@@ -252,13 +252,13 @@ func (s *Spin) check() {
 	}
 }
 
-// stalled takes a time in which another thread had the processor out of the budget.
+// stalled moves the end of the spin by gap, a time in which another thread had the processor, because the waiter could not look then.
 func (s *Spin) stalled(gap int64) {
 	s.stall = true
 	s.until += gap
 }
 
-// giveProcessor yields to other threads.
+// giveProcessor lets other threads run on the processor of the waiter, unless mayYield forbids it.
 func (s *Spin) giveProcessor() {
 	if !s.proc.mayYield(s.looked) {
 		return
