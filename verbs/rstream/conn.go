@@ -17,8 +17,8 @@ import (
 // network is the name of the network in addresses and errors.
 const network = "rdma"
 
-// mostRecord is how many bytes of a Write go in one record: enough to make records cheap, and little enough for several
-// to be under way in a small window.
+// mostRecord is the largest number of bytes of a Write in one record. It is large because each record has a cost, and small enough that
+// several records fit a small window.
 const mostRecord = 64 << 10
 
 // Conn is one end of a stream. It is a net.Conn.
@@ -56,7 +56,8 @@ func Dial(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Conn, e
 	return newConn(c), nil
 }
 
-// opError is an error of a device as package net says it: with the operation and the address once.
+// opError returns a *net.OpError for err, the error of a device. If err adds only the operation and the address to its cause, opError
+// wraps the cause, because the text of the *net.OpError has both already.
 func opError(op string, addr netip.AddrPort, err error) error {
 	e, ok := errors.AsType[*verbs.Error](err)
 	if ok && e.Op == op+" "+addr.String() && e.Kind == nil && e.Detail == "" && e.Err != nil && e.Error() == err.Error() {
@@ -95,7 +96,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// release returns the room of the bytes that were read to the peer.
+// release releases the record that Read has copied, because the peer needs its room for further records.
 //
 // +checklocks:c.reading
 func (c *Conn) release() error {
@@ -106,8 +107,8 @@ func (c *Conn) release() error {
 	return c.rec.Release()
 }
 
-// Write implements [io.Writer]. It waits while the peer does not read, until the deadline: then it returns how many bytes
-// are on their way.
+// Write implements [io.Writer]. It waits while the peer does not read. At the deadline it returns the number of bytes that it has passed
+// to the device.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -124,7 +125,8 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// check returns the reason why an operation cannot even begin.
+// check returns an error if the stream is closed or the time of d has passed, because an operation must not begin then even if it would
+// not wait.
 func (c *Conn) check(d *deadline) error {
 	select {
 	case <-c.closed:
@@ -134,7 +136,8 @@ func (c *Conn) check(d *deadline) error {
 	}
 }
 
-// error is err as net.Conn returns it.
+// error returns err in the form that programs expect of a [net.Conn]: io.EOF as it is, and otherwise a *net.OpError that wraps
+// net.ErrClosed after Close, os.ErrDeadlineExceeded after the deadline, or err.
 func (c *Conn) error(op string, err error) error {
 	select {
 	case <-c.closed:
@@ -159,7 +162,7 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Close ends the stream. Bytes written before are delivered, if the peer takes them in time. Reads and writes under way fail
-// with net.ErrClosed. A second Close is an error, as of sockets.
+// with net.ErrClosed. A second Close fails with net.ErrClosed too, as for sockets.
 func (c *Conn) Close() error {
 	first := false
 	c.closing.Do(func() {
@@ -203,7 +206,7 @@ func (c *Conn) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// address is where an end is.
+// address is the IP address and port of one end of a stream. It implements [net.Addr].
 type address netip.AddrPort
 
 func (a address) Network() string { return network }

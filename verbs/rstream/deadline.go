@@ -20,7 +20,7 @@ type deadline struct {
 
 func newDeadline() deadline { return deadline{over: make(chan struct{})} }
 
-// set sets the time; the zero time is none.
+// set sets the time at which waits end. The zero t stands for no deadline.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,7 +44,7 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-// context returns a context that ends at the deadline, also if that is set later.
+// context returns a context that ends at the deadline, also if the program sets or changes the deadline later.
 func (d *deadline) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -30,7 +30,7 @@ func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 	return ListenConfig{}.Listen(dev, addr)
 }
 
-// Listen listens like the function [Listen], with the options of cfg.
+// Listen listens on addr like the function [Listen], with the options of cfg.
 func (cfg ListenConfig) Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 	fl, err := flow.Listen(dev, addr, flow.Config{MaxMemory: cfg.MaxMemory, Logger: cfg.Logger})
 	if err != nil {
@@ -57,7 +57,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
 }
 
-// passing is the error of one stream, which says nothing about the listener.
+// passing wraps the error of one stream. Its Temporary returns true, because the listener still works, so that a server such as net/http's
+// calls Accept again.
 type passing struct{ error }
 
 func (passing) Temporary() bool { return true }
@@ -66,7 +67,7 @@ func (p passing) Unwrap() error { return p.error }
 // Addr implements [net.Listener].
 func (l *Listener) Addr() net.Addr { return address(l.l.Addr()) }
 
-// Close implements [net.Listener]: those in Accept fail with net.ErrClosed, accepted streams go on.
+// Close implements [net.Listener]. Calls of Accept fail with net.ErrClosed, and accepted streams stay open.
 func (l *Listener) Close() error {
 	l.cancel()
 	return l.l.Close()
