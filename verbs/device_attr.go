@@ -21,13 +21,15 @@ const (
 	CapAtomics
 	// CapSRQ: the device has shared receive queues.
 	CapSRQ
-	// CapRNRWait: a message without a posted receive waits.
+	// CapRNRWait: a message that finds no receive posted waits for one.
 	CapRNRWait
-	// CapExactStatus: writes and sends complete only when the peer has them.
+	// CapExactStatus: a write or send completes only when the peer has its data.
 	CapExactStatus
-	// CapActiveFirst: the passive side may not send before the active side.
+	// CapActiveFirst: the passive side of a connection must not send before the first
+	// message of the active side has arrived.
 	CapActiveFirst
-	// CapPassiveSend: the device itself holds the passive side's early sends back.
+	// CapPassiveSend: on a device with CapActiveFirst the passive side may post sends at
+	// once, because the device itself holds them until it may send.
 	CapPassiveSend
 	// CapRawState: queue pairs can be driven to RTR and RTS by hand.
 	CapRawState

@@ -7,8 +7,8 @@ import (
 	"cinnabar/verbs"
 )
 
-// Action is the fault that a rule injects. The functions of this package that return an
-// Action make all there are.
+// Action is the fault that a rule injects. Programs make Actions with the functions of
+// this package only.
 type Action interface {
 	String() string
 	points() []Point
@@ -44,8 +44,8 @@ type drop struct{}
 func (drop) String() string  { return "drop" }
 func (drop) points() []Point { return atWork }
 
-// Delay withholds the completion of a work request for so many polls of its
-// completion queue; later completions of the same queue wait behind it. A
+// Delay withholds the completion of a work request for this number of polls of
+// its completion queue; later completions of the same queue wait behind it. A
 // connection attempt or request is held up until [Injector.Advance] has been
 // given as much in all since. A request that makes no completion is not affected.
 func Delay(polls int) Action { return delay{polls} }
@@ -85,8 +85,8 @@ type disconnect struct{}
 func (disconnect) String() string  { return "disconnect" }
 func (disconnect) points() []Point { return atSend }
 
-// NotReady makes the peer seem to have no receive posted for so many polls of
-// the send completion queue; the request and those behind it wait. A negative
+// NotReady makes the peer seem to have no receive posted for this number of polls
+// of the send completion queue; the request and those behind it wait. A negative
 // number uses up the retries: StatusRNRRetryExcErr.
 func NotReady(polls int) Action { return notReady{polls} }
 
@@ -154,8 +154,9 @@ type reject struct{ data string }
 func (a reject) String() string  { return fmt.Sprintf("reject with %d bytes", len(a.data)) }
 func (a reject) points() []Point { return atConnect }
 
-// Ignore never answers: a dial waits until its context ends, a request is kept
-// from the program until the listener is closed.
+// Ignore leaves a connection attempt without an answer. A dial waits until its
+// context ends, and its request does not reach the peer. A listener keeps a
+// request from the program, and rejects it when the listener is closed.
 func Ignore() Action { return ignore{} }
 
 type ignore struct{}

@@ -13,7 +13,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// Limits of the fields of a way to a peer.
+// Limits of the fields of a path to a peer.
 const (
 	maxServiceLevel = 15
 	maxFlowLabel    = 1<<20 - 1
@@ -102,7 +102,7 @@ func pathError(op string, a *verbs.AHAttr, err error) error {
 	return e
 }
 
-// sourceGID is the index, in the port's table, of the entry that packets on the way a are sent from.
+// sourceGID returns the index, in the port's table, of the source GID of packets on the path a.
 func (d *device) sourceGID(a *verbs.AHAttr) int {
 	if a.HasSGIDIndex {
 		return int(a.SGIDIndex)
@@ -115,12 +115,13 @@ func (d *device) sourceGID(a *verbs.AHAttr) int {
 	return table[i].Index
 }
 
-// destinations are the address handles of the datagrams that a send queue
-// holds, by the same places as its ids; nil for queues that hold none. The
-// caller that takes one out releases it, so that none is released twice.
+// destinations holds the address handle of each datagram in a send queue, at the
+// position that the queue has its id at. It is nil for queues without datagrams.
+// The goroutine that swaps a handle for nil releases it, so that no handle is
+// released twice.
 type destinations []atomic.Pointer[ah]
 
-// take puts down the destination of wr, which has been checked, at pos, and returns its handle.
+// take stores the address handle of wr, which has been checked, at position pos, and returns the handle of its C object.
 func (d destinations) take(pos uint32, wr *verbs.SendWR) (handle, error) {
 	if d == nil {
 		return 0, nil
@@ -133,7 +134,7 @@ func (d destinations) take(pos uint32, wr *verbs.SendWR) (handle, error) {
 	return a.h, nil
 }
 
-// drop releases the handles of the places from first up to but without end.
+// drop releases the handles at the positions from first to end, without end.
 func (d destinations) drop(first, end uint32) {
 	if d == nil {
 		return
@@ -145,5 +146,5 @@ func (d destinations) drop(first, end uint32) {
 	}
 }
 
-// dropAll releases all: the queue is emptied.
+// dropAll releases all handles, because the queue is emptied.
 func (d destinations) dropAll() { d.drop(0, uint32(len(d))) }

@@ -69,12 +69,12 @@ func (q *qp) condemn() {
 	q.state.Store(uint32(verbs.StateErr))
 }
 
-// removedErr is the error of calls that need the device.
+// removedErr returns the error of operation op on a device that has been removed.
 func (d *device) removedErr(op string) error {
 	return verbs.Errorf(op, verbs.ErrDeviceRemoved, "%s was unplugged, its driver was unloaded, or it failed; close its objects, and open the device again when it is back", d.name)
 }
 
-// usable refuses calls that need a device which is open and there.
+// usable returns an error if the device has been removed or closed, because operation op needs it.
 func (d *device) usable(op string) error {
 	if d.removal.isGone() {
 		return d.removedErr(op)

@@ -27,10 +27,10 @@ import (
 	"cinnabar/verbs"
 )
 
-// handle is an object of the libraries: its address, which Go never follows.
+// handle is the address of an object of the C libraries. Go code never dereferences it.
 type handle uint64
 
-// result turns the result of a shim function into an error.
+// result returns the error for rc, the result of a shim function: a negative rc is a negated errno.
 func result(rc C.int) error {
 	if rc < 0 {
 		return syscall.Errno(-rc)
@@ -289,7 +289,7 @@ func createQP(in rawQP) (h handle, num uint32, granted verbs.QPCap, err error) {
 	return handle(r.qp), uint32(r.num), granted, nil
 }
 
-// rawPath is the way to a peer, sent from the entry sgid of the port's GID table.
+// rawPath returns the C form of a, a path to a peer. sgid is the index of the source GID in the port's table.
 func rawPath(a *verbs.AHAttr, sgid int) C.struct_cn_path {
 	r := C.struct_cn_path{
 		flow_label: C.uint32_t(a.FlowLabel), dlid: C.uint16_t(a.DLID), sl: C.uint8_t(a.SL), path_bits: C.uint8_t(a.PathBits),
@@ -344,7 +344,7 @@ func queryQP(h handle) (verbs.QPAttr, error) {
 	return a, nil
 }
 
-// pathAttr undoes rawPath.
+// pathAttr returns the path to a peer of which r is the C form. It is the inverse of rawPath.
 func pathAttr(r *C.struct_cn_path) verbs.AHAttr {
 	a := verbs.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PathBits: uint8(r.path_bits), PortNum: uint8(r.port)}
 	if r.global == 0 {
@@ -360,7 +360,7 @@ func pathAttr(r *C.struct_cn_path) verbs.AHAttr {
 
 func destroyQP(h handle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }
 
-// createAH makes an address handle.
+// createAH creates an address handle of the protection domain pd for the path a. sgid is the index of the source GID.
 func createAH(pd handle, a *verbs.AHAttr, sgid int) (handle, error) {
 	var h C.uint64_t
 	r := rawPath(a, sgid)

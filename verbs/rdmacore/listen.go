@@ -52,7 +52,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 
 // listen begins to listen. A listener on :: takes IPv4 too; on iWARP that needs
 // an identifier of its own: iw_conn_req_handler of the kernel's rdma_cm finds no
-// device for an IPv4 address in IPv6's clothes.
+// device for an IPv4 address that is mapped into IPv6.
 func (l *listener) listen(addr netip.AddrPort, backlog int) error {
 	both := l.dev.iwarp() && addr.Addr().Unmap() == netip.IPv6Unspecified()
 	if err := l.bind(addr, backlog, both); err != nil {
@@ -66,7 +66,7 @@ func (l *listener) listen(addr netip.AddrPort, backlog int) error {
 	return nil
 }
 
-// bind makes an identifier that listens.
+// bind adds an identifier that listens on addr to l.ids.
 func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 	const op = "listen"
 	id, err := l.dev.cm.newID(op, l)
@@ -97,7 +97,8 @@ func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 	return nil
 }
 
-// request takes a request from the reader of events, or refuses it.
+// request queues r, which the reader of events has read, for Accept. It refuses r if the listener is closed, the queue is full, or r came
+// to another device.
 func (l *listener) request(r *connRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +145,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// end stops listening and refuses waiting requests; false if it has been called before.
+// end stops listening, refuses the requests in the queue, and returns true. Further calls do nothing and return false.
 func (l *listener) end() bool {
 	l.mu.Lock()
 	if l.closed {
@@ -167,7 +168,7 @@ func (l *listener) end() bool {
 	}
 }
 
-// connRequest is a peer's wish to connect.
+// connRequest is a peer's connection request.
 type connRequest struct {
 	id            *cmID
 	local, remote netip.AddrPort
@@ -177,11 +178,12 @@ type connRequest struct {
 func (r *connRequest) LocalAddr() netip.AddrPort  { return r.local }
 func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 
-// Param returns the peer's wishes, in the terms of this side: passing them
-// back to Accept grants them.
+// Param returns the parameters that the peer asks for, from this side's view: a
+// program that passes them to Accept grants them.
 func (r *connRequest) Param() verbs.ConnParam { return asParam(r.param) }
 
-// asParam translates back: 0 on the wire is "none".
+// asParam returns p as a ConnParam, in which -1 stands for none, because the wire
+// has 0 for it.
 func asParam(p cmParam) verbs.ConnParam {
 	none := func(v uint8) int {
 		if v == 0 {
