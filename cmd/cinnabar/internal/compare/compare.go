@@ -79,7 +79,7 @@ type job struct {
 	Chunk int64 `json:"chunk"` // bytes of one operation
 }
 
-// check refuses a job that does not fit the limits.
+// check returns an error if the sizes of the job are not within the limits, because the job comes from another process.
 func (j job) check() error {
 	if j.Chunk < 1 || j.Chunk > maxChunk || j.Size < j.Chunk {
 		return fmt.Errorf("%d bytes in chunks of %d are not possible", j.Size, j.Chunk)
@@ -87,19 +87,19 @@ func (j job) check() error {
 	return nil
 }
 
-// slots is how many chunks the memory holds; chunk n goes to slot n modulo slots.
+// slots returns the number of chunks that the memory holds. Chunk n goes to slot n modulo slots.
 func (j job) slots() int64 {
 	return min(max(maxMemory/j.Chunk, 1), (j.Size+j.Chunk-1)/j.Chunk)
 }
 
-// memory is the size of the memory in bytes: every byte of it is moved at least
-// once, also where the last piece is short.
+// memory returns the size of the memory in bytes: every byte of it is moved at
+// least once, also where the last piece is short.
 func (j job) memory() int { return int(min(j.slots()*j.Chunk, j.Size)) } // at most maxMemory
 
-// count is the number of operations.
+// count returns the number of operations.
 func (j job) count() int64 { return (j.Size + j.Chunk - 1) / j.Chunk }
 
-// piece is where operation n finds its bytes, and how many they are.
+// piece returns the place of the bytes of operation n in the memory, and their number.
 func (j job) piece(n int64) (off, size int) {
 	return int(n % j.slots() * j.Chunk), int(min(j.Chunk, j.Size-n*j.Chunk))
 }

@@ -53,7 +53,7 @@ type sink struct {
 	calls int64 // of the way under way
 }
 
-// serve takes part in every way until the parent hangs up.
+// serve connects to the parent and receives the data in every way, one after the other.
 func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	l, err := link.New(dev, link.Config{Sends: window, Receives: window})
 	if err != nil {
@@ -77,7 +77,7 @@ func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error)
 	return nil
 }
 
-// prepare learns the job and registers the memory for it.
+// prepare receives the job from the parent and registers the memory for it.
 func (k *sink) prepare(ctx context.Context) (err error) {
 	if err := k.x.Receive(ctx, &k.job); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (k *sink) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// meet accepts one connection of each kind.
+// meet accepts the parent's TCP connection and connects the queue pair.
 func (k *sink) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (k *sink) meet(ctx context.Context) error {
 	return nil
 }
 
-// measure takes part in one way and reports the costs of this side.
+// measure receives the data in one way by calling take, and sends the parent the costs of this side.
 func (k *sink) measure(ctx context.Context, take func(context.Context) error) error {
 	var s step
 	if err := k.x.Receive(ctx, &s); errors.Is(err, io.EOF) { // the parent reports its own failure
@@ -139,10 +139,10 @@ func (k *sink) measure(ctx context.Context, take func(context.Context) error) er
 	})
 }
 
-// ready lets the parent begin.
+// ready sends the parent the report after which it begins to send data.
 func (k *sink) ready() error { return k.x.Send(report{Ready: true}) }
 
-// takeTCP reads every piece to its place and confirms the last.
+// takeTCP reads every piece into its place in the memory, and then sends one byte, which confirms that all pieces came.
 func (k *sink) takeTCP(context.Context) error {
 	if err := k.ready(); err != nil {
 		return err
@@ -162,10 +162,11 @@ func (k *sink) takeTCP(context.Context) error {
 	return err
 }
 
-// takeWrite does nothing: the data comes without the receiving program.
+// takeWrite only calls ready, because RDMA writes place the data without the receiving program.
 func (k *sink) takeWrite(context.Context) error { return k.ready() }
 
-// takeSend keeps receives posted and sends the parent the number that it may use.
+// takeSend posts receives for the first window pieces, and one more for each piece that came. It sends a credit after every creditStep
+// pieces and after the last one, because the parent must not send a piece that finds no receive posted.
 func (k *sink) takeSend(ctx context.Context) error {
 	posted := int64(0)
 	count := k.job.count()
@@ -204,7 +205,7 @@ func (k *sink) postPiece(n int64) error {
 	return k.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{k.data.SGE(off, size)}})
 }
 
-// sendCredit sends an empty message.
+// sendCredit sends the parent an empty message, which permits it to send creditStep more pieces.
 func (k *sink) sendCredit(ctx context.Context) error {
 	k.calls++
 	if err := k.Post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}); err != nil {

@@ -21,7 +21,7 @@ import (
 // the parent names a way, the peer says that it is ready, the data moves, the
 // parent says that it is done, and the peer reports.
 
-// answer is where the peer can be reached.
+// answer is the peer's message with the address at which it accepts the TCP connection.
 type answer struct {
 	TCP netip.AddrPort `json:"tcp"`
 }
@@ -70,7 +70,7 @@ func newComparer(dev *verbs.Device, x *link.Exchange, job job) (*comparer, error
 	return c, nil
 }
 
-// measureAll connects both ways and measures every way.
+// measureAll connects to the peer by a queue pair and by TCP, and measures every way.
 func (c *comparer) measureAll(ctx context.Context) ([]row, error) {
 	if err := c.meet(ctx); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (c *comparer) measureAll(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// meet exchanges addresses and connects a queue pair and a TCP connection.
+// meet sends the peer the job, and connects a queue pair and a TCP connection to it.
 func (c *comparer) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
@@ -232,7 +232,7 @@ func (c *comparer) moveSend(ctx context.Context) error {
 	return nil
 }
 
-// credit waits for one of the peer's empty messages.
+// credit waits for one of the peer's empty messages, and posts a receive for a further one.
 func (c *comparer) credit(ctx context.Context) error {
 	if _, err := c.Received(ctx, verbs.WCRecv); err != nil {
 		return err
@@ -273,10 +273,10 @@ const (
 	creditReceives = 4
 )
 
-// credits is how many the peer sends in all.
+// credits returns the number of credits that the peer sends in all.
 func credits(pieces int64) int64 { return (pieces + creditStep - 1) / creditStep }
 
-// creditsLeft is how many are still to come when the last piece was sent.
+// creditsLeft returns the number of credits that are still to come when the last piece was sent.
 func creditsLeft(pieces int64) int64 {
 	used := int64(0)
 	if pieces > window {

@@ -147,8 +147,8 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 	return r, r.choose(ctx, cfg)
 }
 
-// protocolMatches reports whether text, which may have an address behind it, means the protocol: "tcp", "ofi+tcp",
-// "ofi+tcp://host".
+// protocolMatches reports whether text, a protocol such as "tcp" or "ofi+tcp" or an address such as "ofi+tcp://host", names the
+// protocol p.
 func protocolMatches(text string, p margo.Protocol) bool {
 	text, _, _ = strings.Cut(text, "://")
 	return text == p.String() || text == p.Name
@@ -177,7 +177,8 @@ func specifier(p margo.Protocol) string {
 	return p.String() + "://" + p.Device
 }
 
-// add lists a protocol that was tried.
+// add lists p among the protocols that can be used, with runtime, the address of the engine that try opened, or, if p.Err is set, among
+// the unavailable ones with the reason.
 func (r *infoReport) add(p margo.Protocol, runtime string) {
 	line := infoLine{Specifier: specifier(p), Class: p.Class, Protocol: p.Name, Device: p.Device, Address: p.Addr, Runtime: runtime}
 	if p.Err == nil {

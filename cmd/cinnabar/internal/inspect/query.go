@@ -20,7 +20,7 @@ import (
 	"cinnabar/stats"
 )
 
-// askTimeout is how long query and shutdown wait for the other process.
+// askTimeout is the time that query and shutdown wait for the other process by default.
 const askTimeout = 5 * time.Second
 
 // queryOptions are the options of query.
@@ -80,7 +80,8 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 	return writeDescription(w, d)
 }
 
-// identities asks for the providers of -p one after the other.
+// identities asks the process at ep for the identity of each provider of -p, the word that names the kind of its service, and prints
+// them. It leaves out the ids without a provider.
 func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w io.Writer) error {
 	ids, err := parseProviders(o.providers)
 	if err != nil {
@@ -136,7 +137,7 @@ func writeProviders(w io.Writer, list []stats.Provider) error {
 	return errors.Join(i.Err, t.Flush())
 }
 
-// saidMost is how many bytes of a name are printed: the lines of a table are all as wide as the longest name.
+// saidMost is the largest number of bytes of a name that said prints, because the columns of a table are as wide as its longest name.
 const saidMost = 160
 
 // said returns the text that another process sent, safe for a terminal, or a dash for an empty one.

@@ -71,7 +71,7 @@ func Start(ctx context.Context, stderr io.Writer, subcommand ...string) (*Proces
 	return p, nil
 }
 
-// greet hands over the secret and reads the address, both within the timeout.
+// greet sends the peer the secret and reads the address at which the peer listens, both within startTimeout.
 func (p *Process) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -149,8 +149,9 @@ func Main(ctx context.Context, s cli.Streams, serve func(context.Context, *link.
 	return nil
 }
 
-// awaitEnd gives the parent's end time to be noticed: a parent that stops takes its
-// connection along, and which of the two is seen first is chance.
+// awaitEnd waits until ctx ends, but for no longer than a tenth of stopTimeout. A parent
+// that stops ends both its connection and the standard input, and the peer may notice the
+// end of the connection first.
 func awaitEnd(ctx context.Context) {
 	t := time.NewTimer(stopTimeout / 10)
 	defer t.Stop()
@@ -185,7 +186,7 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*link.Exch
 	}
 }
 
-// shows reports whether the other side of x begins with the secret.
+// shows reports whether the first message from the other side of x is the secret.
 func shows(ctx context.Context, x *link.Exchange, secret string) bool {
 	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
