@@ -251,7 +251,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 
 // spin returns the time for which a goroutine polls a network without result; 0: the network's default, negative: no time.
 func (cfg *Config) spin() time.Duration {
-	return map[ProgressMode]time.Duration{Economy: -1, Latency: 10 * time.Millisecond}[cfg.Progress.Mode]
+	return map[progress.Mode]time.Duration{progress.Economy: -1, progress.Latency: 10 * time.Millisecond}[progress.Mode(cfg.Progress.Mode)]
 }
 
 // tcp returns the configuration of the transport of ofi+tcp.
