@@ -50,7 +50,7 @@ func (b *plain) Close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	time.Sleep(b.of.slowClose)
+	time.Sleep(b.of.slowClose) //nolint:forbidigo // simulated time
 	b.of.open.Add(-1)
 	if b.of.failClose {
 		return errClosing
@@ -76,7 +76,7 @@ func (b *reused) Recycle() (*reused, error) {
 	if b.gone.Swap(true) || b.of.failReuse {
 		return nil, errRecycled
 	}
-	time.Sleep(b.of.slowReuse)
+	time.Sleep(b.of.slowReuse) //nolint:forbidigo // simulated time
 	return &reused{plain: b.plain}, nil
 }
 

@@ -306,7 +306,7 @@ func TestCloseWaits(t *testing.T) {
 		synctest.Wait()
 		began = time.Now()
 		go func() {
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) //nolint:forbidigo // simulated time
 			close(slow)
 		}()
 		must(t, p.Close())
