@@ -54,6 +54,16 @@ func unlockInput(locked []*conn) {
 	}
 }
 
+// Seated reports whether a goroutine sleeps in Park, and reads the connection of dev.
+func Seated(dev *verbs.Device) bool {
+	for _, c := range dev.Driver().(*device).connections() {
+		if c.qp.sendCQ.asleep.Load() == c || c.qp.recvCQ.asleep.Load() == c {
+			return true
+		}
+	}
+	return false
+}
+
 // Ended reports whether the peer of a connection of dev has ended its stream while
 // messages were held.
 func Ended(dev *verbs.Device) bool {

@@ -2,7 +2,9 @@ package iwarp_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -273,6 +275,43 @@ func TestPollerLeavesReaderAsleep(t *testing.T) {
 	}
 	if woken := b.dev.Stats()["rx_wakeups"] - before; woken > messages/5 {
 		t.Errorf("%d messages woke the background reader %d times", messages, woken)
+	}
+}
+
+// TestWaiterLeaves: a goroutine that is parked in Wait returns when its context ends, and when the connection does; and the background
+// reader takes the reading over from it.
+func TestWaiterLeaves(t *testing.T) {
+	a, b := newPair(t, iwarp.Config{}, iwarp.Config{})
+	b.cq.SetSpin(0)
+	src, dst := a.region(t, 64), b.region(t, 64)
+	wait := func(ctx context.Context) <-chan error {
+		got := make(chan error, 1)
+		go func() {
+			var wc [1]verbs.WC
+			_, err := b.cq.Wait(ctx, wc[:])
+			if err == nil {
+				err = wc[0].Err()
+			}
+			got <- err
+		}()
+		eventually(t, "a waiter that reads the connection", func() bool { return iwarp.Seated(b.dev) })
+		return got
+	}
+	for id := range uint64(5) {
+		ctx, cancel := context.WithCancel(testContext(t))
+		got := wait(ctx)
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) {
+			t.Fatalf("the wait returned %v, want context.Canceled", err)
+		}
+		a.send(t, verbs.SendWR{ID: id, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{src.SGE(0, 64)}, Remote: dst.Remote()})
+		a.want(t, id, verbs.WCRead, verbs.StatusSuccess) // answered by the background reader
+	}
+	b.recv(t, verbs.RecvWR{ID: 9, SGL: []verbs.SGE{dst.SGE(0, 64)}})
+	got := wait(testContext(t))
+	a.modify(t, verbs.StateErr)
+	if err := <-got; err == nil {
+		t.Error("the receive of an ended connection completed with success")
 	}
 }
 
