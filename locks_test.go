@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/testproc"

@@ -54,21 +54,18 @@ func flowEcho() error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(l.Addr())
 	ctx := context.Background()
-	for {
-		c, err := l.Accept(ctx)
-		if err != nil {
-			return err
-		}
-		for err == nil {
-			var rec flow.Record
-			if rec, err = c.Recv(ctx); err == nil {
-				err = errors.Join(c.Send(ctx, rec.Bytes()), rec.Release())
+	return serveEach(l.Addr(), func() (*flow.Conn, error) { return l.Accept(ctx) }, func(c *flow.Conn) error {
+		for {
+			rec, err := c.Recv(ctx)
+			if err != nil {
+				return nil // the client has gone
+			}
+			if err := errors.Join(c.Send(ctx, rec.Bytes()), rec.Release()); err != nil {
+				return err
 			}
 		}
-		_ = c.Close() // the client has gone
-	}
+	})
 }
 
 func rstreamEcho() error {
@@ -80,13 +77,18 @@ func rstreamEcho() error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(l.Addr())
+	return serveEach(l.Addr(), l.Accept, func(c net.Conn) error { return echo(c) })
+}
+
+// serveEach prints the address of a listener, and serves one connection after the other.
+func serveEach[C io.Closer](addr any, accept func() (C, error), serve func(C) error) error {
+	fmt.Println(addr)
 	for {
-		c, err := l.Accept()
+		c, err := accept()
 		if err != nil {
 			return err
 		}
-		if err := echo(c); err != nil {
+		if err := serve(c); err != nil {
 			return err
 		}
 		_ = c.Close() // the client has gone

@@ -65,7 +65,7 @@ func BenchmarkFileBesideTCP(b *testing.B) {
 		for _, p := range fileProtocols(digest) {
 			fileCase(b, fmt.Sprintf("digest=%s/path=%s", digest, p), func(b *testing.B) {
 				tcp := net.TCPAddrFromAddrPort(startPeer(b, tcpFileRole(digest)))
-				addr, dev := startPeer(b, "xfer-file"), fileDevice(b)
+				addr, dev := startPeer(b, "xfer-file"), openDevice(b)
 				s := xfer.Sender{Protocol: p, Digest: digest, Hashes: fileHashes}
 				var ratios []float64
 				for b.Loop() {
@@ -279,26 +279,11 @@ func recvTCPFile(c *net.TCPConn, dir string, digest xfer.Digest) error {
 }
 
 func benchXferFile(b *testing.B, path string, s xfer.Sender) {
-	addr, dev := startPeer(b, "xfer-file"), fileDevice(b)
+	addr, dev := startPeer(b, "xfer-file"), openDevice(b)
 	for b.Loop() {
 		sendXferFile(b, dev, addr, path, &s)
 		forgetFile(b)
 	}
-}
-
-// fileDevice opens a device that is closed with the benchmark.
-func fileDevice(b *testing.B) *verbs.Device {
-	b.Helper()
-	dev, err := iwarp.Open(iwarp.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			b.Error(err)
-		}
-	})
-	return dev
 }
 
 // sendXferFile sends the file and waits until the receiver has it.

@@ -2,6 +2,8 @@ package na
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -194,6 +196,31 @@ type Fragment struct {
 	Remote RemoteMemory
 	Offset uint64
 	Local  []byte
+}
+
+// CheckFragments adds up the lengths of the pieces of a transfer, a Put or a Get. It returns an error for a piece that does not lie within
+// its remote memory, or with memory that is registered without the access that the transfer needs. look returns the size and the access
+// of remote memory, and false for memory of another network.
+func CheckFragments(frags []Fragment, put bool, look func(RemoteMemory) (size uint64, access Access, ok bool)) (total uint64, err error) {
+	need := ReadOnly
+	if put {
+		need = WriteOnly
+	}
+	for i := range frags {
+		f := &frags[i]
+		size, access, ok := look(f.Remote)
+		n := uint64(len(f.Local))
+		switch {
+		case !ok:
+			return 0, &Error{Kind: Invalid, Op: fmt.Sprintf("fragment %d", i), Err: errors.New("its memory is not of this network")}
+		case f.Offset > size || n > size-f.Offset:
+			return 0, &Error{Kind: Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("%d bytes at offset %d of memory of %d bytes", n, f.Offset, size)}
+		case access&need == 0:
+			return 0, &Error{Kind: Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("its memory is registered with access %d, which does not allow it", access)}
+		}
+		total += n
+	}
+	return total, nil
 }
 
 // Handler takes requests from the network.

@@ -319,7 +319,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	if p == nil {
 		return
 	}
-	total, err := checkFragments(frags, put)
+	total, err := na.CheckFragments(frags, put, sizeOf)
 	if err != nil {
 		op.Finish(0, &na.Error{Kind: na.KindOf(err), Op: what, Addr: p.str, Err: err})
 		return
@@ -341,27 +341,13 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	}
 }
 
-// checkFragments checks the pieces of a transfer and adds up their lengths.
-func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
-	need := na.ReadOnly
-	if put {
-		need = na.WriteOnly
+// sizeOf returns the size and the access of remote memory, as [na.CheckFragments] needs it.
+func sizeOf(m na.RemoteMemory) (size uint64, access na.Access, ok bool) {
+	r, ok := m.(*remote)
+	if !ok {
+		return 0, 0, false
 	}
-	for i := range frags {
-		f := &frags[i]
-		r, ok := f.Remote.(*remote)
-		n := uint64(len(f.Local))
-		switch {
-		case !ok:
-			return 0, &na.Error{Kind: na.Invalid, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("its memory is not of this network")}
-		case f.Offset > r.size || n > r.size-f.Offset:
-			return 0, &na.Error{Kind: na.Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("%d bytes at offset %d of memory of %d bytes", n, f.Offset, r.size)}
-		case r.access&need == 0:
-			return 0, &na.Error{Kind: na.Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("its memory is registered with access %d, which does not allow it", r.access)}
-		}
-		total += n
-	}
-	return total, nil
+	return r.size, r.access, true
 }
 
 // Cancel implements [na.Endpoint]. It looks for op in every connection: operations are found by where they wait, which

@@ -234,7 +234,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	if p == nil {
 		return
 	}
-	total, err := checkFragments(frags, put)
+	total, err := na.CheckFragments(frags, put, sizeOf)
 	if err != nil {
 		op.Finish(0, &na.Error{Kind: na.KindOf(err), Op: what, Addr: p.str, Err: err})
 		return

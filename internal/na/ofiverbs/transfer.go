@@ -62,28 +62,13 @@ func (m *oneSided) init(n int) {
 	}
 }
 
-// checkFragments checks the pieces of a transfer and adds up their lengths.
-func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
-	need := na.ReadOnly
-	if put {
-		need = na.WriteOnly
+// sizeOf returns the size and the access of remote memory, as [na.CheckFragments] needs it.
+func sizeOf(m na.RemoteMemory) (size uint64, access na.Access, ok bool) {
+	r, ok := m.(*remote)
+	if !ok {
+		return 0, 0, false
 	}
-	for i := range frags {
-		f := &frags[i]
-		r, ok := f.Remote.(*remote)
-		n := uint64(len(f.Local))
-		op := fmt.Sprintf("fragment %d", i)
-		switch {
-		case !ok:
-			return 0, &na.Error{Kind: na.Invalid, Op: op, Err: errors.New("its memory is not of this network")}
-		case f.Offset > r.size || n > r.size-f.Offset:
-			return 0, &na.Error{Kind: na.Denied, Op: op, Err: fmt.Errorf("%d bytes at offset %d of memory of %d bytes", n, f.Offset, r.size)}
-		case r.access&need == 0:
-			return 0, &na.Error{Kind: na.Denied, Op: op, Err: fmt.Errorf("its memory is registered with access %d, which does not allow it", r.access)}
-		}
-		total += n
-	}
-	return total, nil
+	return r.size, r.access, true
 }
 
 // moveLocked posts pieces of transfers while there is room, and appends the operations that are over because their memory cannot be
@@ -142,7 +127,7 @@ func (e *Endpoint) sinkAccess(put bool) verbs.Access {
 // +checklocks:c.mu
 func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 	m := &c.moves
-	r, _ := f.Remote.(*remote) // checkFragments has checked it
+	r, _ := f.Remote.(*remote) // na.CheckFragments has checked it
 	n := min(uint64(len(f.Local))-t.off, c.ep.shape.chunk)
 	last := len(m.free) - 1
 	slot := m.free[last]

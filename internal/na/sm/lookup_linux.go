@@ -221,7 +221,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 		return
 	}
 	t.to = p
-	total, err := checkFragments(frags, put)
+	total, err := na.CheckFragments(frags, put, sizeOf)
 	if err != nil || total == 0 {
 		t.finish(err)
 		return

@@ -2,7 +2,6 @@ package sm
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -169,24 +168,13 @@ func needed(put bool) na.Access {
 	return na.ReadOnly
 }
 
-// checkFragments checks the pieces of a transfer and adds up their lengths.
-func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
-	need := needed(put)
-	for i := range frags {
-		f := &frags[i]
-		r, ok := f.Remote.(*remote)
-		n := uint64(len(f.Local))
-		switch {
-		case !ok:
-			return 0, &na.Error{Kind: na.Invalid, Err: fmt.Errorf("fragment %d: its memory is not of this network", i)}
-		case f.Offset > r.size || n > r.size-f.Offset:
-			return 0, &na.Error{Kind: na.Denied, Err: fmt.Errorf("fragment %d: %d bytes at offset %d of memory of %d bytes", i, n, f.Offset, r.size)}
-		case r.access&need == 0:
-			return 0, &na.Error{Kind: na.Denied, Err: fmt.Errorf("fragment %d: its memory is registered with access %d, which does not allow it", i, r.access)}
-		}
-		total += n
+// sizeOf returns the size and the access of remote memory, as [na.CheckFragments] needs it.
+func sizeOf(m na.RemoteMemory) (size uint64, access na.Access, ok bool) {
+	r, ok := m.(*remote)
+	if !ok {
+		return 0, 0, false
 	}
-	return total, nil
+	return r.size, r.access, true
 }
 
 // end makes t end early, as soon as its system call returns. It interrupts the relay connection that t waits for.
