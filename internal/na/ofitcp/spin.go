@@ -7,7 +7,7 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// spinner is one wait for bytes of a connection.
+// spinner is one wait for bytes of a connection, in which a goroutine reads again after a read without bytes instead of parking.
 type spinner struct {
 	progress.Spin
 	ep     *Endpoint
@@ -15,7 +15,7 @@ type spinner struct {
 	end    time.Time // a driver's: when driveTime is over; set when the clock is first looked at
 }
 
-// spinner returns a wait on c. A driver waits for a result of its own.
+// spinner returns a wait on c. driver says that the goroutine waits for the result of its own call; it spins before others.
 func (c *conn) spinner(driver bool) spinner { return spinner{Spin: c.spins.Spin(driver), ep: c.ep} }
 
 // pollRounds is the number of vain reads after which a spinning goroutine looks at the other connections of the process. lateRounds is
@@ -25,10 +25,11 @@ const (
 	lateRounds = 64
 )
 
-// begin reports whether the waiter may spin. While the process is crowded the connection is watched by the poller instead.
+// begin reports whether the goroutine may spin. It may not while the process is crowded, because the poller watches the connection then.
 func (s *spinner) begin() bool { return sockio.Direct && !shared.crowded() && s.Begin() }
 
-// vain is called after a vain read and reports whether to go on. within says that a part of a message has come.
+// vain reports whether the goroutine reads once more. The goroutine calls it after a read without bytes. within says that a part of a
+// message has come.
 func (s *spinner) vain(within bool) bool {
 	s.Within = within
 	if !sockio.Direct || shared.crowded() || !s.Vain() {
