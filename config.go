@@ -105,7 +105,11 @@ type Config struct {
 	Firewalled bool
 	// Device is the RDMA device of an engine on ofi+verbs. Package verbs/auto opens one, or makes one of a device that the program has
 	// opened. The program closes it after the engine. Engines on other networks do not use it. Nil: an engine on ofi+verbs cannot be
-	// opened. Subnet, Interface, Advertise and Firewalled must be zero on ofi+verbs.
+	// opened. Subnet, Interface, Advertise and Firewalled must be zero on ofi+verbs, and Resolver, SendTimeout and LateAccess have no
+	// effect there.
+	//
+	// Programs of this module call each other over ofi+verbs on the device in software (package verbs/iwarp). The bytes are those of
+	// Mercury's programs in C, but no such program has been tried as a peer over ofi+verbs yet.
 	Device      na.Device     `json:"-"`
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096

@@ -10,6 +10,10 @@
 //	...
 //	e.Close() // before the device
 //
+// Programs of this module call each other over ofi+verbs on the device in software, and the tests do. Two things have not been tried yet:
+// a peer in C (Mercury, Margo) over ofi+verbs, although its bytes are those that such peers were seen to send, and an engine on a device of
+// the machine. For peers in C use ofi+tcp.
+//
 // [Open] takes a device of this machine: InfiniBand, RoCE or iWARP, in builds that reach them (package verbs/rdmacore). [Software] opens
 // the device in software of package verbs/iwarp, which every machine has. It is never taken in place of another, because programs in C
 // with an unmodified Mercury cannot reach it. [Use] makes a [Device] of any [verbs.Device].

@@ -26,7 +26,8 @@
 //	e.SendRequest(&sent, to, tag, msg)
 //	e.Drive(to, &event)
 //
-// docs/wire-ofiverbs.md has the bytes. Golden ones of the C programs are in the tests.
+// docs/wire-ofiverbs.md has the bytes. Golden ones of the C programs are in the tests. No C program has been tried as a peer of this
+// package yet: the tests connect endpoints of this package, and peers by hand, over the device of package verbs/iwarp.
 //
 // # Safety
 //
