@@ -2,7 +2,6 @@ package na
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -202,9 +201,9 @@ type Fragment struct {
 // its remote memory, or with memory that is registered without the access that the transfer needs. look returns the size and the access
 // of remote memory, and false for memory of another network.
 func CheckFragments(frags []Fragment, put bool, look func(RemoteMemory) (size uint64, access Access, ok bool)) (total uint64, err error) {
-	need := ReadOnly
+	need, op := ReadOnly, "get"
 	if put {
-		need = WriteOnly
+		need, op = WriteOnly, "put"
 	}
 	for i := range frags {
 		f := &frags[i]
@@ -212,11 +211,11 @@ func CheckFragments(frags []Fragment, put bool, look func(RemoteMemory) (size ui
 		n := uint64(len(f.Local))
 		switch {
 		case !ok:
-			return 0, &Error{Kind: Invalid, Op: fmt.Sprintf("fragment %d", i), Err: errors.New("its memory is not of this network")}
+			return 0, &Error{Kind: Invalid, Op: op, Err: fmt.Errorf("fragment %d: its memory is not of this network", i)}
 		case f.Offset > size || n > size-f.Offset:
-			return 0, &Error{Kind: Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("%d bytes at offset %d of memory of %d bytes", n, f.Offset, size)}
+			return 0, &Error{Kind: Denied, Op: op, Err: fmt.Errorf("fragment %d: %d bytes at offset %d of memory of %d bytes", i, n, f.Offset, size)}
 		case access&need == 0:
-			return 0, &Error{Kind: Denied, Op: fmt.Sprintf("fragment %d", i), Err: fmt.Errorf("its memory is registered with access %d, which does not allow it", access)}
+			return 0, &Error{Kind: Denied, Op: op, Err: fmt.Errorf("fragment %d: its memory is registered with access %d, which does not allow it", i, access)}
 		}
 		total += n
 	}
