@@ -170,7 +170,8 @@ func (c *conn) confirmBy(at verbs.RemoteAddr, ok bool) (err error) {
 // id returns the connection's part of the connection messages.
 func (c *conn) id() connID { return connID{index: c.index, process: c.ep.process} }
 
-// begin prepares a connection that the device has made. The caller then hands it to [Endpoint.adopt].
+// begin prepares a connection that the device has made. The caller then hands it to [Endpoint.adopt], and calls flush to send the first
+// credits. Nothing is posted before, because a failure would end the connection before it is that of its peer.
 func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	c.peerIndex, c.flow = peerIndex, flow != flowOff
 	caps := c.ep.attr.Caps
@@ -183,7 +184,6 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	for i := range c.ep.shape.slots {
 		c.free = append(c.free, i)
 	}
-	c.flushLocked(nil) // the credits; no operation waits yet
 }
 
 // release closes the connection and all of its objects. Afterwards the device does not use their memory any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"cinnabar/internal/hostquota"
@@ -191,16 +192,17 @@ func (p *peer) takeWaitersLocked() []peerbook.Waiter {
 	return p.expected.TakeAll(unsent)
 }
 
-// upLocked makes c the connection, and queues the items that wait for one. The caller calls c.flush when it has released the lock.
+// upLocked makes c, which is adopted, the connection, and queues the items that wait for one. The caller calls c.flush when it has released
+// the lock. It has held the lock since before [Endpoint.adopt], so that lost comes behind upLocked if c ends at once.
 //
 // +checklocks:p.mu
 func (p *peer) upLocked(c *conn, process uint32) {
 	p.link, p.try, p.process = linkUp, nil, process
-	for _, it := range p.waiting {
-		c.enqueue(it) // c is new, so it is not dead
+	n := 0
+	for n < len(p.waiting) && c.enqueue(p.waiting[n]) {
+		n++
 	}
-	clear(p.waiting)
-	p.waiting = p.waiting[:0]
+	p.waiting = slices.Delete(p.waiting, 0, n) // the rest waits for lost, because c is dead
 	p.last.Store(c.origin)
 	p.conn.Store(c)
 }
