@@ -304,6 +304,9 @@ func (p *peer) requested(try *attempt, process uint32) (verdict, *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p == e.own {
+		if p.link != linkDialing { // another process of this host, which has learned the number of this one from an acceptance
+			return verdictRefuse, nil
+		}
 		return verdictReflect, nil
 	}
 	var old *conn

@@ -315,6 +315,22 @@ func TestRefusedForGood(t *testing.T) {
 	sent.want(t, na.Unreachable)
 }
 
+// TestImpostorOfEndpoint has a peer say that it is the endpoint itself, whose host has no limits. It knows the address and the number of the
+// process, which each acceptance has. The endpoint still calls itself.
+func TestImpostorOfEndpoint(t *testing.T) {
+	server := openServer(t, Config{})
+	r := newRawPeer(t)
+	req := r.cmRequest()
+	req.port, req.id.process = server.self.Port(), server.process
+	for range 2 {
+		_, err := r.dial(t, server, appendRequest(nil, req))
+		if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectAlready {
+			t.Fatalf("the impostor gets %v, want a refusal", err)
+		}
+		ask(t, server, server.Addr(), 1, nil) // the second impostor comes beside the endpoint's connection with itself
+	}
+}
+
 // TestUnsentRequestsMove has a connection end before it has had credits for a request. The request goes over the next connection.
 func TestUnsentRequestsMove(t *testing.T) {
 	r, client := newRawPeer(t), openEndpoint(t, Config{})
