@@ -153,7 +153,10 @@ type member struct {
 	// armed is true from arm until the event is reported or no longer wanted.
 	// +checklocks:mu
 	armed bool
-	// reported is true from an event until the goroutine in WaitRead runs; it counts in Poller.pending.
+	// parked is true while the goroutine is in park.
+	// +checklocks:mu
+	parked bool
+	// reported is true from an event that woke the parked goroutine until that goroutine runs; it counts in Poller.pending.
 	// +checklocks:mu
 	reported bool
 }
@@ -188,12 +191,13 @@ func (m *member) enter(sock syscall.RawConn) bool {
 }
 
 // event is called after the kernel has reported the one event for which m was armed. It does nothing if the goroutine has left WaitRead
-// meanwhile.
+// meanwhile. Settle does not wait for a goroutine that runs already, because the goroutine may wait for others in its ready function.
 func (m *member) event() {
 	m.mu.Lock()
 	wanted := m.armed
-	if wanted {
-		m.armed, m.reported = false, true
+	m.armed = false
+	if wanted && m.parked {
+		m.reported = true
 		m.poller.pending.Add(1)
 	}
 	m.mu.Unlock()
@@ -202,24 +206,19 @@ func (m *member) event() {
 	}
 }
 
-// setArmed sets armed and returns the old value. It ends the count of an event that was reported.
+// setArmed sets armed, and parked with it, and returns the old value of armed. The goroutine in WaitRead calls it.
 func (m *member) setArmed(on bool) (was bool) {
 	m.mu.Lock()
-	was, m.armed = m.armed, on
-	reported := m.reported
-	m.reported = false
-	m.mu.Unlock()
-	if reported {
-		m.poller.ran()
-	}
+	defer m.mu.Unlock()
+	was, m.armed, m.parked = m.armed, on, on
 	return was
 }
 
-// run ends the count of an event that was reported, because the goroutine in WaitRead runs.
+// run ends the parking, and the count of an event that was reported.
 func (m *member) run() {
 	m.mu.Lock()
 	reported := m.reported
-	m.reported = false
+	m.parked, m.reported = false, false
 	m.mu.Unlock()
 	if reported {
 		m.poller.ran()
@@ -238,6 +237,7 @@ func (m *member) wake() {
 func (m *member) park() error {
 	if !m.setArmed(true) { // first, because the event may be reported before arm returns
 		if err := m.arm(unix.EPOLLIN | unix.EPOLLRDHUP); err != nil {
+			m.run()
 			return err
 		}
 	}

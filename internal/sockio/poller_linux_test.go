@@ -147,6 +147,44 @@ func TestPollerWakeRead(t *testing.T) {
 	_ = a.Close()
 }
 
+// TestSettleReady has a goroutine whose ready function takes long when bytes come: Settle does not wait for it.
+func TestSettleReady(t *testing.T) {
+	p := startPoller(t, false)
+	a, peer := connPair(t)
+	a.Join(p)
+	calls := make(chan struct{})
+	done := make(chan error)
+	go func() {
+		n := 0
+		done <- a.WaitRead(func() bool {
+			calls <- struct{}{}
+			n++
+			if n == 2 {
+				calls <- struct{}{}
+			}
+			return n == 3
+		})
+	}()
+	<-calls
+	a.WakeRead()
+	<-calls // ready runs, and the socket is armed
+	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	for p.Poll() == 0 {
+		runtime.Gosched()
+	}
+	if n := p.pending.Load(); n != 0 {
+		t.Errorf("Settle waits for %d goroutines, and none is parked", n)
+	}
+	<-calls
+	<-calls // the event was not lost
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	_ = a.Close()
+}
+
 // TestPollClosed closes connections that a Poller looks at, and makes others, which get the same descriptors.
 func TestPollClosed(t *testing.T) {
 	p := startPoller(t, true)
