@@ -384,6 +384,7 @@ func (cfg *Config) putOwn(m *conf.Config) {
 	}
 	if cfg.Progress.Mode == latencyMode {
 		m.Own.ProgressMode = latencyMode
+		m.Spindown = cmp.Or(m.Spindown, conf.DefaultSpindown) // because 0, which polls for no time, contradicts the mode
 	}
 	if cmp.Or(progressModeOf(m), balancedMode) != cmp.Or(cfg.Progress.Mode, balancedMode) {
 		m.Spindown = map[bool]int64{true: 0, false: conf.DefaultSpindown}[cfg.Progress.Mode == economyMode]

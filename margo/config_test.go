@@ -181,6 +181,21 @@ func TestMarshalChanged(t *testing.T) {
 	}
 }
 
+// TestMarshalChangedMode changes the mode of waiting that was parsed: the document that is written is accepted, and has the new mode.
+// parity: G80
+func TestMarshalChangedMode(t *testing.T) {
+	for _, document := range []string{`{}`, `{"progress_spindown_msec":0}`, `{"progress_spindown_msec":7}`, `{"cinnabar":{"progress_mode":"latency"}}`} {
+		for _, mode := range []string{"balanced", "latency", "economy"} {
+			c := parsed(t, document)
+			c.Progress.Mode = mode
+			text := marshaled(t, c)
+			if got := filled(parsed(t, text)).Progress.Mode; got != mode {
+				t.Errorf("%s with mode %s becomes %s, with mode %q", document, mode, text, got)
+			}
+		}
+	}
+}
+
 // TestEngineConfig is what margo_get_config says of an engine, and another engine of the same configuration.
 // parity: G80
 func TestEngineConfig(t *testing.T) {
