@@ -110,6 +110,25 @@ func TestServerCloses(t *testing.T) {
 	})
 }
 
+// TestSlowConnectIsChecked connects after the poller has ended its checks of servers: they begin again, because an operation waits.
+func TestSlowConnectIsChecked(t *testing.T) {
+	server, _ := serve(t, Config{})
+	client := open(t, Config{})
+	to := lookup(t, client, server.own.String())
+	send, recv := newSignal(), newSignal()
+	client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
+	client.poll.awaited.Store(false)                        // as checkAwaited does an interval later
+	client.SendRequest(&send.op, to, 1, nil)
+	if err := send.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the poller checks whether the server exists", client.poll.awaited.Load)
+	client.Cancel(&recv.op)
+	if err := recv.wait(t); na.KindOf(err) != na.Canceled {
+		t.Error(err)
+	}
+}
+
 // TestServerUnmaps has a server close as C's do, which do not tell: a region that is removed is nothing yet, one that is
 // not mapped any more is the end.
 func TestServerUnmaps(t *testing.T) {

@@ -270,6 +270,9 @@ func (t *attempt) announce() error {
 	c.sleeping(true)
 	c.probeMemory()
 	t.addr.connected(c)
+	if t.addr.expected.Len() > 0 {
+		e.poll.await() // because the poller may have ended its checks while the connection did not exist
+	}
 	return nil
 }
 
