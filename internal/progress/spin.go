@@ -31,7 +31,7 @@ const (
 	withinFactor = 4  // length of a spin in budgets after a part of a message has come
 	// stallGap is the time between two readings of the clock above which another thread has had the processor.
 	stallGap = int64(20 * time.Microsecond)
-	// spinLimit bounds a spin with its stalls, because the waiter may have a deadline.
+	// spinLimit bounds a spin with its stalls, because the waiter may have a deadline. A policy of NewFixed has no such limit.
 	spinLimit = int64(20 * time.Millisecond)
 )
 
@@ -233,7 +233,7 @@ func (s *Spin) check() {
 	}
 	s.looked, s.others = now, false
 	switch {
-	case now-s.start > spinLimit && s.src.policy.mode == Balanced && s.src.policy.fixed == 0:
+	case s.stall && now-s.start > spinLimit && s.src.policy.fixed == 0:
 		s.over = true
 	case now > s.until:
 		s.over = true

@@ -167,9 +167,13 @@ func TestStall(t *testing.T) {
 	if n := src.misses.Load(); n != 0 {
 		t.Errorf("%d misses after spins with stalls, want 0", n)
 	}
-	s := src.Spin(true)
-	if d, _ := b.waste(&s, 300*time.Microsecond); d < time.Duration(spinLimit) || d > 2*time.Duration(spinLimit) {
-		t.Errorf("a spin of stalls took %v, want about %v", d, time.Duration(spinLimit))
+	for _, m := range []Mode{Balanced, Latency} {
+		b := newBench(m)
+		b.proc.yield = nil
+		s := b.source(Memory).Spin(true)
+		if d, _ := b.waste(&s, 300*time.Microsecond); d < time.Duration(spinLimit) || d > 2*time.Duration(spinLimit) {
+			t.Errorf("%v: a spin of stalls took %v, want about %v", m, d, time.Duration(spinLimit))
+		}
 	}
 }
 
