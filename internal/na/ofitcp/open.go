@@ -206,7 +206,7 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 // release closes the listener or the reservation of occupy, and the poller.
 func (e *Endpoint) release() {
 	if e.poller != nil {
-		shared.release()
+		shared.release(e.cfg.Progress)
 	}
 	if e.ln != nil {
 		_ = e.ln.Close() // an error would lose no data

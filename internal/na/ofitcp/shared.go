@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"hash/maphash"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"cinnabar/internal/invariants"
@@ -21,16 +22,19 @@ var shared sharedPoller
 
 type sharedPoller struct {
 	mu invariants.Mutex
-	// users is the number of open endpoints.
+	// users are the policies of the open endpoints.
 	// +checklocks:mu
-	users int
-	// poller is nil while users is 0.
+	users []*progress.Policy
+	// poller is nil while there are no users.
 	// +checklocks:mu
 	poller *sockio.Poller
 	// done is closed when the goroutine of poller has ended.
 	// +checklocks:mu
 	done chan struct{}
 
+	// policy is the one of spins.
+	// +checklocks:mu
+	policy *progress.Policy
 	// spins is the waits of the goroutine of poller; nil: no open endpoint may spin.
 	spins atomic.Pointer[progress.Source]
 	parks atomic.Uint32 // number of times that a reader was about to park while the process was crowded
@@ -60,30 +64,47 @@ const (
 func (s *sharedPoller) acquire(policy *progress.Policy) (*sockio.Poller, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users == 0 {
+	if len(s.users) == 0 {
 		p, err := sockio.NewPoller()
 		if err != nil {
 			return nil, err
 		}
 		s.poller, s.done = p, make(chan struct{})
-		s.spins.Store(nil)
 		s.turns.Store(0)
 		go s.run(p, s.done)
 	}
-	s.users++
-	if s.spins.Load() == nil && policy.MaySpin() {
-		spins := new(progress.Source)
-		spins.Init(policy, progress.Socket)
-		s.spins.Store(spins)
-	}
+	s.users = append(s.users, policy)
+	s.chooseLocked()
 	return s.poller, nil
 }
 
-// release is called when an endpoint has no connections any more. After the last one it waits until the goroutine has ended.
-func (s *sharedPoller) release() {
+// chooseLocked sets spins to waits by the policy of the first endpoint that may spin.
+//
+// +checklocks:s.mu
+func (s *sharedPoller) chooseLocked() {
+	i := slices.IndexFunc(s.users, (*progress.Policy).MaySpin)
+	if i < 0 {
+		s.policy = nil
+		s.spins.Store(nil)
+		return
+	}
+	if s.policy != s.users[i] {
+		s.policy = s.users[i]
+		spins := new(progress.Source)
+		spins.Init(s.policy, progress.Socket)
+		s.spins.Store(spins)
+	}
+}
+
+// release is called with the policy of an endpoint that has no connections any more. After the last one it waits until the goroutine
+// has ended.
+func (s *sharedPoller) release(policy *progress.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users--; s.users > 0 {
+	i := slices.Index(s.users, policy)
+	s.users = slices.Delete(s.users, i, i+1)
+	s.chooseLocked()
+	if len(s.users) > 0 {
 		return
 	}
 	_ = s.poller.Close() // an error would lose no data

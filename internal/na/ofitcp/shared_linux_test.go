@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"testing"
+	"time"
 
 	"cinnabar/internal/progress"
 )
@@ -46,9 +47,31 @@ func TestSharedPollerEnds(t *testing.T) {
 		closeEndpoint(t, b)
 		closeEndpoint(t, c)
 		shared.mu.Lock()
-		if shared.users != 0 || shared.poller != nil {
-			t.Errorf("%d users, poller %p", shared.users, shared.poller)
+		if len(shared.users) != 0 || shared.poller != nil {
+			t.Errorf("%d users, poller %p", len(shared.users), shared.poller)
 		}
 		shared.mu.Unlock()
 	}
+}
+
+// TestSharedPollerPolicy closes the only endpoint that may spin: the goroutine of the poller, which the other one still needs, does
+// not spin any more.
+func TestSharedPollerPolicy(t *testing.T) {
+	spinning, resting := progress.NewFixed(time.Millisecond), progress.NewFixed(0)
+	var s sharedPoller
+	for _, p := range []*progress.Policy{resting, spinning, spinning} {
+		if _, err := s.acquire(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for left := range 2 {
+		if s.spins.Load() == nil {
+			t.Errorf("no spins after the close of %d of two endpoints that may spin", left)
+		}
+		s.release(spinning)
+	}
+	if s.spins.Load() != nil {
+		t.Error("the goroutine spins, and no open endpoint may")
+	}
+	s.release(resting)
 }
