@@ -58,6 +58,9 @@ type conn struct {
 	// open says that packets may be sent: on the passive side of some devices only after the first packet of the peer.
 	// +checklocks:mu
 	open bool
+	// used says that a message, a read or a write was posted.
+	// +checklocks:mu
+	used bool
 	// end is the reason why the connection ends; nil while it lives.
 	// +checklocks:mu
 	end *na.Error
@@ -286,6 +289,7 @@ func (c *conn) flushLocked(list endings) endings {
 		} else {
 			p.putExpected(c.peerIndex, it.tag, n)
 		}
+		c.used = true
 		c.postLocked(slot, headerLen+n)
 		list = append(list, ended{op: it.op, n: int64(n)})
 	}

@@ -38,15 +38,17 @@ const (
 	causeSender     = "request with an invalid sender's address"
 )
 
-// dialLocked starts an attempt. False: the endpoint is closed.
+// dialLocked starts an attempt after a pause. False: the endpoint is closed.
 //
 // +checklocks:p.mu
-func (p *peer) dialLocked() bool {
+func (p *peer) dialLocked(pause time.Duration) bool {
 	ctx, cancel := context.WithCancel(p.ep.ctx)
 	try := &attempt{cancel: cancel}
 	if !p.ep.spawn(func() {
 		defer cancel()
-		p.dial(ctx, try)
+		if pause == 0 || p.pauseRefused(ctx, try, pause) {
+			p.dial(ctx, try)
+		}
 	}) {
 		cancel()
 		return false
@@ -352,7 +354,7 @@ func (p *peer) notAccepted(try *attempt, v verdict) {
 	p.mu.Lock()
 	if p.try == try {
 		p.link, p.try = linkIdle, nil
-		if len(p.waiting) > 0 && !p.dialLocked() {
+		if len(p.waiting) > 0 && !p.dialLocked(0) {
 			unsent, p.waiting = p.waiting, nil
 		}
 	}

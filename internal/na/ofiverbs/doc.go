@@ -48,7 +48,7 @@
 // # Failure
 //
 // When a connection is lost everything that waits for its peer fails, except requests that were not sent: they wait for the next
-// connection, which is dialed at once. Reads and writes that the device is working on complete when the queue pair is closed, because
+// connection, which is dialed at once, or after a pause of at most 250 ms if several connections in a row ended before they sent anything. Reads and writes that the device is working on complete when the queue pair is closed, because
 // the device uses their memory until then. For the same reason a canceled transfer completes later than Cancel, and if the device does not end it
 // within a second, its connection ends.
 //

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
@@ -313,6 +314,27 @@ func TestRefusedForGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent.want(t, na.Unreachable)
+}
+
+// TestPeerThatEndsConnections has a peer accept each connection and end it before it grants credits. The endpoint pauses longer and longer
+// between its attempts. The time is a lower bound, which a busy machine only exceeds.
+func TestPeerThatEndsConnections(t *testing.T) {
+	r, client := newRawPeer(t), openEndpoint(t, Config{})
+	sent := newCall()
+	begin := time.Now()
+	client.SendRequest(&sent.op, r.addr(t, client), 1, request(client, nil))
+	for range 8 {
+		r.accept(t).close(t)
+	}
+	c := r.accept(t)
+	if took, least := time.Since(begin), 748*time.Millisecond; took < least { // 8, 16, 32, 64, 128, 250 and 250 ms
+		t.Errorf("8 connections that are of no use in %v; the pauses between them have %v", took, least)
+	}
+	c.credit(t, 10)
+	for m := c.next(t); m.kind != kindRequest; m = c.next(t) {
+		continue
+	}
+	sent.want(t, 0)
 }
 
 // TestImpostorOfEndpoint has a peer say that it is the endpoint itself, whose host has no limits. It knows the address and the number of the

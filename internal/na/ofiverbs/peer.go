@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
@@ -41,6 +42,9 @@ type peer struct {
 	// waiting are messages and transfers until there is a connection.
 	// +checklocks:mu
 	waiting []item
+	// unused is the number of connections in a row that ended before they had sent anything, although requests waited.
+	// +checklocks:mu
+	unused int
 }
 
 // linkState is the state between an endpoint and a peer:
@@ -172,7 +176,7 @@ func (p *peer) awaitLocked(it item) error {
 		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 	}
 	p.activate() // first, so that Close finds the attempt
-	if p.link == linkIdle && !p.dialLocked() {
+	if p.link == linkIdle && !p.dialLocked(0) {
 		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 	}
 	p.waiting = append(p.waiting, it) // if link is linkUp, the connection is dead, and lost starts an attempt
@@ -225,7 +229,7 @@ func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
 		unsent = nil
 	}
 	waiters := p.takeWaitersLocked()
-	if p.link == linkIdle && len(p.waiting) > 0 && !p.dialLocked() {
+	if p.link == linkIdle && len(p.waiting) > 0 && !p.dialLocked(p.pauseLocked(c)) {
 		unsent, p.waiting = p.waiting, nil
 		kind = na.Closed
 	}
@@ -233,6 +237,24 @@ func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
 	failItems(p, unsent, kind, err)
 	p.failWaiters(waiters, kind, err)
 	p.settle()
+}
+
+// pauseLocked returns the pause before the connection behind c, which has ended. There is one if c and others before it have sent nothing,
+// because a peer that ends each connection would otherwise keep a processor busy for as long as a request waits.
+//
+// +checklocks:p.mu
+func (p *peer) pauseLocked(c *conn) time.Duration {
+	c.mu.Lock()
+	used := c.used
+	c.mu.Unlock()
+	if used {
+		p.unused = 0
+		return 0
+	}
+	if p.unused++; p.unused == 1 {
+		return 0
+	}
+	return min(retryFirst<<min(p.unused, 10), retryMax)
 }
 
 // failItems completes the operations of items that are not sent.
@@ -330,7 +352,7 @@ func (p *peer) report() string {
 	case linkDialing:
 		return "waiting for the answer to the connection request"
 	case linkRefused:
-		return "the peer has refused the connection because it is connecting itself, and its request has not come"
+		return "the peer has refused a connection or ended several at once; the next attempt follows, unless the peer connects itself"
 	case linkAccepting:
 		return "answering the peer's connection request"
 	case linkIdle, linkUp:

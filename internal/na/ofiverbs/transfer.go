@@ -138,6 +138,7 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 	if t.put {
 		c.wr[0].Op = verbs.OpWrite
 	}
+	c.used = true
 	t.under++
 	t.local.pieces++
 	if t.off += n; t.off == uint64(len(f.Local)) {
