@@ -132,6 +132,8 @@ type Config struct {
 	trail *audit.Trail     // likewise
 	clock hg.Clock         // likewise
 	waits *progress.Policy // likewise
+
+	onDevice bool // the engine is on the network of an RDMA device
 }
 
 // Progress has the settings of goroutines that wait for the network.

@@ -112,7 +112,9 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 		if err := cfg.checkDevice(addr); err != nil {
 			return nil, err
 		}
-		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
+		c := *cfg
+		c.onDevice = true
+		return newEngine(&c, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			d := c.device()
 			d.Address, d.Listen, d.Handler = addr, listen, h
 			ep, err := c.Device.OpenEndpoint(ctx, d)

@@ -24,9 +24,10 @@ const (
 // Memory of the things that are counted, in bytes. A part of MaxMemory is reserved for as many of each as there may be, and
 // the rest is the limit of everything that is counted in bytes.
 const (
-	requestOverhead = 2 << 10  // beside its two messages
-	handlerOverhead = 8 << 10  // the stack of its goroutine
-	connectionBase  = 64 << 10 // beside a request that has come in part
+	requestOverhead = 2 << 10   // beside its two messages
+	handlerOverhead = 8 << 10   // the stack of its goroutine
+	connectionBase  = 64 << 10  // beside a request that has come in part
+	deviceBuffers   = 512 << 10 // the most that the buffers of a connection over an RDMA device have
 	handshakeBytes  = 4 << 10
 	standardMessage = 4096
 )
@@ -55,7 +56,13 @@ func (cfg *Config) requestBytes() int64 {
 }
 
 // connectionBytes is the memory of a connection, in bytes. It includes the largest request, because a peer may leave one unfinished on each.
-func (cfg *Config) connectionBytes() int64 { return connectionBase + int64(max(cfg.MaxRequest, 0)) }
+func (cfg *Config) connectionBytes() int64 {
+	n := connectionBase + int64(max(cfg.MaxRequest, 0))
+	if cfg.onDevice {
+		n += deviceBuffers
+	}
+	return n
+}
 
 // fillLimits puts defaults, which depend on the machine, in the place of limits that are 0.
 func (cfg *Config) fillLimits() {

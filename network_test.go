@@ -93,12 +93,16 @@ func TestVerbsSettings(t *testing.T) {
 	for word, cfg := range map[string]*Config{
 		"verbs/auto": nil, "Config.Device": {}, "Subnet": {Device: dev, Subnet: netip.MustParsePrefix("127.0.0.0/8")}, "Interface": {Device: dev, Interface: "lo"},
 		"Advertise": {Device: dev, Advertise: "192.0.2.7"}, "Firewalled": {Device: dev, Firewalled: true}, "16384": {Device: dev, MaxRequest: 1 << 20},
+		"MaxConnections": {Device: dev, MaxMemory: 64 << 20, MaxConnections: 100}, // 512 KiB and more each
 	} {
 		_, err := Listen(t.Context(), "ofi+verbs://127.0.0.1", cfg)
 		wantCode(t, err, codes.InvalidArg, word)
 	}
-	server, err := Listen(t.Context(), "verbs://127.0.0.1", &Config{Device: dev})
+	server, err := Listen(t.Context(), "verbs://127.0.0.1", &Config{Device: dev, MaxMemory: 64 << 20})
 	opened(t, server, err)
+	if n := server.cfg.MaxConnections; n < 8 || n*deviceBuffers > 64<<20/connectionsPart {
+		t.Errorf("%d connections in 64 MiB, an eighth of which is for them", n)
+	}
 	must(t, add.Handle(server, handleAdd))
 	if !strings.HasPrefix(server.Addr(), "ofi+verbs;ofi_rxm://127.0.0.1:") {
 		t.Errorf("the address is %s", server.Addr())
