@@ -145,9 +145,10 @@ func (p *Poller) Close() error {
 
 // member is the place of one connection in a Poller. The goroutine in WaitRead arms it for one event and parks on note.
 type member struct {
-	poller *Poller
-	fd     int // the socket's descriptor while it is in the set, otherwise 0; set by the goroutine in WaitRead
-	note   chan struct{}
+	poller  *Poller
+	fd      int  // the socket's descriptor, if entered
+	entered bool // the socket is in the set; this and fd are set by the goroutine in WaitRead
+	note    chan struct{}
 
 	mu invariants.Mutex
 	// armed is true from arm until the event is reported or no longer wanted.
@@ -172,7 +173,7 @@ func (m *member) join(p *Poller) {
 // example because the user has reached fs.epoll.max_user_watches, the connection waits by itself, like one without a Poller.
 func (m *member) enter(sock syscall.RawConn) bool {
 	p := m.poller
-	if p == nil || m.fd != 0 {
+	if p == nil || m.entered {
 		return p != nil
 	}
 	fd := -1
@@ -186,7 +187,7 @@ func (m *member) enter(sock syscall.RawConn) bool {
 		return false
 	}
 	p.members[int32(fd)] = m
-	m.fd = fd
+	m.fd, m.entered = fd, true
 	return true
 }
 
@@ -261,7 +262,7 @@ func (m *member) arm(events uint32) error {
 
 // leave takes m out of the Poller. The caller closes the socket afterwards, which removes it from the epoll set.
 func (m *member) leave() {
-	if p := m.poller; p != nil && m.fd != 0 {
+	if p := m.poller; p != nil && m.entered {
 		p.mu.Lock()
 		delete(p.members, int32(m.fd))
 		p.mu.Unlock()

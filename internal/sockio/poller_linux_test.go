@@ -209,6 +209,50 @@ func TestPollClosed(t *testing.T) {
 	}
 }
 
+// TestPollDescriptorZero has a connection with descriptor 0, as in a program that has closed its standard input: it stays in the set
+// from one WaitRead to the next, and leaves the Poller when it is closed.
+func TestPollDescriptorZero(t *testing.T) {
+	p := startPoller(t, true)
+	stdin, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Skipf("there is no descriptor 0: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Dup3(stdin, 0, 0); err != nil {
+			t.Error(err)
+		}
+		_ = unix.Close(stdin)
+	})
+	if err := unix.Close(0); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		a, _ := connPair(t)
+		a.Join(p)
+		for range 2 {
+			if err := a.WaitRead(func() bool { return true }); err != nil {
+				t.Fatal(err)
+			}
+			if a.s.member.poller == nil {
+				t.Errorf("the connection with descriptor %d left the Poller at its second WaitRead", a.s.member.fd)
+			}
+		}
+		p.mu.Lock()
+		_, zero := p.members[0]
+		p.mu.Unlock()
+		_ = a.Close()
+		p.mu.Lock()
+		if n := len(p.members); n != 0 {
+			t.Errorf("%d closed connections are left", n)
+		}
+		p.mu.Unlock()
+		if zero {
+			return
+		}
+	}
+	t.Skip("no connection got descriptor 0")
+}
+
 // TestPollRefused has a Poller whose set takes no sockets. The connection waits by itself.
 func TestPollRefused(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
