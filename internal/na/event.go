@@ -21,7 +21,7 @@ const (
 )
 
 // Set makes the event happen and wakes the parked waiter. Only the first call has an effect. The event's owner may reuse
-// it as soon as it sees it set: Set does not touch ev afterwards, but for the token that it sends to a parked owner.
+// it as soon as it sees it set, and a parked owner as soon as it has the token that Set sends: Set does not touch ev afterwards.
 func (ev *Event) Set() {
 	for {
 		switch ev.state.Load() {

@@ -48,7 +48,7 @@ type sharedPoller struct {
 var pairSeed = maphash.MakeSeed()
 
 // pairOf returns a number for the two addresses of a connection. It is the same for both ends of a connection within the process,
-// which may spin for each other.
+// because their messages to each other are the traffic of one connection, and no crowd.
 func pairOf(sock *sockio.Conn) uint64 {
 	return maphash.Comparable(pairSeed, sock.LocalAddr()) ^ maphash.Comparable(pairSeed, sock.RemoteAddr())
 }
