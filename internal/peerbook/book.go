@@ -15,8 +15,8 @@ type Book[K comparable, P any] struct {
 	peers map[K]weak.Pointer[P]
 }
 
-// NewBook returns an empty book. It is an object of its own, because the runtime refers to the book of each peer: as a part of an
-// endpoint it would keep the endpoint, and with it the endpoint's own peer, forever.
+// NewBook returns an empty book. A book is an object of its own and not a field of the endpoint, because the runtime refers to the book
+// for as long as it has peers (runtime.AddCleanup). As a field it would keep the endpoint, and with it the endpoint's own peer, forever.
 func NewBook[K comparable, P any]() *Book[K, P] {
 	return &Book[K, P]{peers: make(map[K]weak.Pointer[P])}
 }

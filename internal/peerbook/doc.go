@@ -1,5 +1,6 @@
-// Package peerbook holds what each transport of Mercury's messages keeps about its peers: the one peer of each address ([Book]), the
-// peers with something under way ([Active]), and the operations that wait for expected messages ([Expected]).
+// Package peerbook holds the records that each transport of Mercury's messages keeps about its peers: the one peer of each address
+// ([Book]), the peers with a connection or an operation under way ([Active]), and the operations that wait for expected messages
+// ([Expected]).
 //
-// A transport locks the state of a peer first, then its Expected, then the Active of the endpoint.
+// Lock order: the lock of a peer's own state first, then its Expected, then the Active of the endpoint.
 package peerbook

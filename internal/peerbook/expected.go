@@ -10,7 +10,7 @@ import (
 // Waiter is an operation that waits for an expected message (NA_Msg_recv_expected).
 type Waiter struct {
 	Op  *na.Op
-	Buf []byte // takes the message, and is the transport's until Op has finished
+	Buf []byte // the message is copied into it; the transport owns it until Op has finished
 }
 
 // Expected holds the operations that wait for expected messages of one peer, by tag. The zero Expected holds none. All methods are safe
@@ -25,8 +25,8 @@ type Expected struct {
 // Len returns the number of operations, without a lock.
 func (x *Expected) Len() int { return int(x.n.Load()) }
 
-// Add adds an operation, and returns false if another one waits for tag. Add calls begin with the Expected locked, as [Active.Add]
-// wants it.
+// Add adds an operation, and returns false if another one waits for tag. Add calls begin with the Expected locked, so begin may call
+// [Active.Add].
 func (x *Expected) Add(tag uint32, w Waiter, begin func()) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -61,7 +61,7 @@ func (x *Expected) Take(tag uint32) (w Waiter, ok bool) {
 	return w, ok
 }
 
-// TakeAll removes and returns all operations except those with a tag in but.
+// TakeAll removes and returns all operations, except those for the tags in but.
 func (x *Expected) TakeAll(but map[uint32]bool) []Waiter {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -90,7 +90,7 @@ func (x *Expected) Remove(op *na.Op) bool {
 	return false
 }
 
-// IfEmpty calls f with the Expected locked if it holds no operation, as [Active.Remove] wants it.
+// IfEmpty calls f if there is no operation, with the Expected locked, so f may call [Active.Remove].
 func (x *Expected) IfEmpty(f func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -11,13 +11,13 @@ type dearWakeUps struct {
 	lates, rings    atomic.Uint64
 }
 
-// hook is the one of this process.
+// hook holds the delays of this process.
 var hook dearWakeUps
 
-// MakeWakeUpsDear makes each goroutine of this process that was parked spend late on its processor before its first look, and each
-// goroutine that signals another process spend toll. Tests and benchmarks call it, to have the prices of a
-// machine with dear wake-ups on any machine; 0 undoes it. It also drops the samples of the price so far, so that a
-// test may choose between a process that has to learn the price and one that measures it.
+// MakeWakeUpsDear makes each goroutine of this process that was parked compute for the time late before its first look, and each
+// goroutine that signals another process compute for the time toll. Tests and benchmarks call it to have the prices of a machine with
+// dear wake-ups on any machine; zeros undo it. If measure is true, it also drops the samples of the price and measures the price
+// anew. Otherwise the process learns the new price from its wake-ups.
 func MakeWakeUpsDear(late, toll time.Duration, measure bool) {
 	hook.lateness.Store(int64(late))
 	hook.tolls.Store(int64(toll))
@@ -27,7 +27,7 @@ func MakeWakeUpsDear(late, toll time.Duration, measure bool) {
 	}
 }
 
-// DearWakeUps returns the number of wake-ups and the number of signals that MakeWakeUpsDear has delayed.
+// DearWakeUps returns the number of wake-ups and the number of signals that were delayed because of [MakeWakeUpsDear].
 func DearWakeUps() (lates, tolls uint64) { return hook.lates.Load(), hook.rings.Load() }
 
 // Toll is called before a signal to another process.

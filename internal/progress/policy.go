@@ -23,7 +23,7 @@ const (
 // latencyBudget is the length of a spin in mode Latency.
 const latencyBudget = 10 * time.Millisecond
 
-// Check returns an error if m is no mode, or cannot be used on a machine with procs processors.
+// Check returns an error if m is not one of the modes, or if a machine with procs processors cannot use it.
 func (m Mode) Check(procs int) error {
 	switch m {
 	case "", Balanced, Economy:
@@ -50,10 +50,10 @@ type Policy struct {
 
 // Counters counts the waits of an engine since it was opened.
 type Counters struct {
-	Spins     uint64 // waits that have spun
+	Spins     uint64 // waits that have spun, with or without success
 	Parks     uint64 // waits that have parked and were woken
 	Yields    uint64 // times that a spinning waiter gave its processor to other threads
-	HandOvers uint64 // times that a reader gave its processor to a goroutine that it had handed work to
+	HandOvers uint64 // calls of HandOver
 }
 
 // New returns a Policy of mode m. The first call in a process that spins measures the price of a wake-up, which takes some
@@ -99,15 +99,15 @@ func (p *Policy) Counters() Counters {
 	return Counters{Spins: p.spins.Load(), Parks: p.parks.Load(), Yields: p.yields.Load(), HandOvers: p.handOvers.Load()}
 }
 
-// HandOver runs the goroutines that wait for this thread. A reader calls it once after it has handed a request to another goroutine
-// or has woken a waiter, and before it looks for further messages.
+// HandOver runs the goroutines that are ready to run on this thread, and then returns. A reader calls it once after it has handed a
+// request to another goroutine or has woken a waiter, and before it looks for further messages.
 func (p *Policy) HandOver() {
 	p.handOvers.Add(1)
 	runtime.Gosched()
 }
 
-// Woken is called by a goroutine that was parked and has been woken, before its first look. rang is the result of [Now] at the signal
-// that woke it, or 0 if the time of the signal is not known.
+// Woken counts a wake-up, and adds its price to the samples. A goroutine that was parked calls it after the wake-up, before its first
+// look. rang is the result of [Now] at the signal that woke the goroutine, or 0 if that time is not known; then there is no sample.
 func (p *Policy) Woken(rang int64) {
 	p.parks.Add(1)
 	hook.late()
@@ -116,8 +116,8 @@ func (p *Policy) Woken(rang int64) {
 	}
 }
 
-// AddPair records that both ends of a connection are in this process. Two goroutines may spin while there is such a connection, because
-// each end waits for the other.
+// AddPair records a connection of which both ends are in this process. While there is one, two goroutines may spin instead of one, because
+// each end waits for the other. Transports over memory call it; those over sockets do not.
 func (p *Policy) AddPair() { p.proc.pairs.Add(1) }
 
 // RemovePair undoes one call of AddPair. The endpoint calls it when that connection has ended.

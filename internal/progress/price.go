@@ -11,12 +11,12 @@ import (
 const (
 	// initialPrice is the price of a wake-up until it is measured.
 	initialPrice = 100 * time.Microsecond
-	// Limits of the budget. A price above half the upper one is that of a machine on which no other thread gets a processor soon, and
-	// spinning longer would not help it.
+	// Limits of the budget. If the price is above half of mostBudget, the machine has no free processor for the woken thread, and a
+	// longer spin would take one more from it.
 	leastBudget = 50 * time.Microsecond
 	mostBudget  = 500 * time.Microsecond
-	// leastPrice is the shortest sample: a goroutine that runs within it after its signal ran on the waker's thread, as soon as the
-	// waker parked, so that no thread was woken.
+	// leastPrice is the shortest sample that counts. A goroutine that runs sooner after its signal ran on the thread of the waker, which
+	// had parked, so no thread was woken.
 	leastPrice = 5 * time.Microsecond
 	// priceSamples is the number of latest samples that the price comes from.
 	priceSamples = 32

@@ -47,7 +47,7 @@ type Source struct {
 	parked atomic.Int64 // time at which a waiter parked, 0 if none has since the last message
 }
 
-// Init prepares s. It must be called once, before all other methods.
+// Init sets the policy and the kind of s. It must be called once, before all other methods.
 func (s *Source) Init(p *Policy, kind Kind) { s.policy, s.kind = p, kind }
 
 // attempt returns the length of the next spin in budgets; 0: the waiter parks at once.
@@ -84,14 +84,14 @@ func (s *Source) miss() {
 	s.skips.Store(rest)
 }
 
-// Park records that a waiter of the source is about to park.
+// Park records the time, because a waiter of the source is about to park. [Source.Answered] compares it with the time of the next message.
 func (s *Source) Park() {
 	if s.policy.MaySpin() {
 		s.parked.Store(s.policy.proc.now())
 	}
 }
 
-// Answered records that a message has come, if a waiter has parked before it.
+// Answered records that a message has come. It counts as a hit if the waiter has parked less than a budget and a price before.
 func (s *Source) Answered() {
 	if s.parked.Load() == 0 {
 		return
@@ -119,7 +119,8 @@ func (s *Source) Answered() {
 //		}
 //	}
 type Spin struct {
-	// Within is set by the waiter while a part of a message has come. A spin that begins then is longer, and not left out.
+	// Within says that a part of a message has come; the waiter sets it. A wait that begins then spins even if the source rests, and
+	// for withinFactor budgets, because the rest of the message usually follows soon.
 	Within bool
 
 	src     *Source
@@ -137,11 +138,12 @@ type Spin struct {
 	start   int64
 }
 
-// Spin returns a wait on s. driver says that the waiter waits for a result of its own call; it comes before other waiters.
+// Spin returns a wait on s. If driver is true, the waiter waits for the result of its own call, and gets the right to spin before other
+// waiters.
 func (s *Source) Spin(driver bool) Spin { return Spin{src: s, proc: s.policy.proc, driver: driver} }
 
-// Begin asks for the right to spin, which [Spin.End] gives back, and reports whether the waiter has it. Without the right the
-// waiter parks. Begin reads no clock. Vain calls it if the waiter has not.
+// Begin takes the right to spin, which [Spin.End] gives back, and reports whether the waiter has it. A waiter without the right
+// parks. Begin reads no clock. [Spin.Vain] calls Begin if the waiter has not called it.
 func (s *Spin) Begin() bool {
 	if s.on {
 		return true
@@ -274,8 +276,8 @@ func (s *Spin) giveProcessor() {
 	s.looked = now
 }
 
-// Yield gives the processor of a goroutine that does not spin to other threads, as a spinning waiter does. A goroutine that is often
-// about to work for others calls it now and then, because the kernel takes the processor away at a worse moment otherwise.
+// Yield gives the processor of a goroutine that does not spin to other threads, as a spinning waiter does. A goroutine that works for
+// many connections calls it between two pieces of work, because otherwise the kernel takes the processor away in the middle of one.
 func (p *Policy) Yield() {
 	now := p.proc.now()
 	if !p.proc.mayYield(now) {
