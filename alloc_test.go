@@ -7,6 +7,8 @@ import (
 	"testing"
 )
 
+func init() { notOverVerbs = append(notOverVerbs, "TestCallAllocs", "TestProviderCallAllocs") }
+
 // TestCallAllocs checks what one small call costs in client and server together.
 func TestCallAllocs(t *testing.T) {
 	server, ep := pair(t, nil)

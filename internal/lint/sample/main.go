@@ -51,7 +51,9 @@ func main() {
 		os.Exit(1)
 	}
 	for i, it := range pick(items, os.Args[1]) {
-		fmt.Fprintf(os.Stdout, "== %d. package %s\n%s\n\n%s\n\n", i+1, it.pkg, it.comment, it.code)
+		if _, err := fmt.Fprintf(os.Stdout, "== %d. package %s\n%s\n\n%s\n\n", i+1, it.pkg, it.comment, it.code); err != nil {
+			os.Exit(1)
+		}
 	}
 }
 
