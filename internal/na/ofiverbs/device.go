@@ -7,7 +7,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// Device is a device of package verbs whose network is that of this package. It implements [na.Device].
+// Device opens endpoints of this package on a device of package verbs. It implements [na.Device].
 type Device struct{ Verbs *verbs.Device }
 
 var _ na.Device = Device{}
