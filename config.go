@@ -47,10 +47,10 @@ type Config struct {
 	// the age has doubled; 0: no warnings. The time of calls that the handler waits for counts.
 	HandlerWarning time.Duration
 
-	// Setup is a function that [Listen] and [Open] call with the new engine before it serves its first request; nil: none. It registers
-	// RPCs and providers. Requests that peers send earlier wait until Setup has returned, while those that come between Listen and a
-	// later Handle are answered codes.NoEntry. Setup must not wait for the network, because the engine may receive nothing meanwhile.
-	// After an error the engine is closed, and Listen or Open returns the error.
+	// Setup registers RPCs and providers. [Listen] and [Open] call it with the new engine before the engine serves its first request;
+	// nil: none. Requests that peers send while Setup runs wait until it has returned. Without Setup, a request that comes after
+	// Listen and before the call of Handle is answered codes.NoEntry. Setup must not wait for the network, because the engine may
+	// receive nothing meanwhile. If Setup returns an error, Listen or Open closes the engine and returns the error.
 	Setup func(*Engine) error `json:"-"`
 
 	Interceptors []Interceptor `json:"-"` // outermost first, around calls and around handlers
@@ -103,12 +103,11 @@ type Config struct {
 	// must not dial it. Peers send requests and responses over the connections that the engine has made, so its handlers
 	// serve the processes that it has called.
 	Firewalled bool
-	// Device is the RDMA device of an engine on ofi+verbs. Package verbs/auto opens one, or makes one of a device that the program has
-	// opened. The program closes it after the engine. Engines on other networks do not use it. Nil: an engine on ofi+verbs cannot be
-	// opened. Subnet, Interface, Advertise and Firewalled must be zero on ofi+verbs, and Resolver, SendTimeout and LateAccess have no
-	// effect there.
+	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
+	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Subnet, Interface,
+	// Advertise and Firewalled must be zero, and Resolver, SendTimeout and LateAccess have no effect.
 	//
-	// Programs of this module call each other over ofi+verbs on the device in software (package verbs/iwarp). The bytes are those of
+	// Programs of this module call each other over ofi+verbs on the software device (package verbs/iwarp). The bytes are those of
 	// Mercury's programs in C, but no such program has been tried as a peer over ofi+verbs yet.
 	Device      na.Device     `json:"-"`
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
@@ -139,15 +138,16 @@ type Config struct {
 // Progress has the settings of goroutines that wait for the network.
 type Progress struct {
 	// Mode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
-	// time, so that waits never use more than one processor. An exception is a process with both ends of a connection, which may
-	// use two.
+	// time, so that waits use no more than one processor, or two while both ends of a connection over na+sm are in the process.
+	// Engines on ofi+verbs are an exception: their goroutines poll without regard to each other.
 	//
 	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
 	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
-	//     while they run. An engine without traffic uses no processor. With one processor goroutines sleep at once.
-	//   - "latency" makes a waiting goroutine poll for 10 ms, and as long as an operation over na+sm waits for its peer. It is for
-	//     programs with peers that answer later than a balanced one waits, and with a processor to spare. Listen and Open refuse it on
-	//     a machine with one processor.
+	//     while they run. Over ofi+verbs the goroutine polls for 50 µs. An engine without traffic uses no processor time. On a machine
+	//     with one processor goroutines sleep at once, except over ofi+verbs.
+	//   - "latency" makes a waiting goroutine poll for 10 ms; an engine on na+sm polls for as long as an operation waits for its peer.
+	//     It is for programs with a processor to spare, and with peers that take longer to answer than the mode "balanced" polls.
+	//     Listen and Open refuse it on a machine with one processor.
 	//   - "economy" makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
 	//
 	// Engines on ofi+verbs do not share the right to poll: each goroutine that waits for a call polls, for 50 µs in mode "balanced", also

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Digest names the function by which the fast protocol compares whole files before they get their names. Both sides must
-// have the function: this package has SHA256, and [Hashes] add others. Each chunk has a CRC32C in any case.
+// Digest names the hash function by which the fast protocol compares whole files before they get their names. Both sides must
+// have the function: this package has SHA256, and programs add others by [Hashes]. Each chunk has a CRC32C in any case.
 type Digest string
 
 const (
@@ -30,9 +30,10 @@ const (
 // String returns the name, which commands use.
 func (d Digest) String() string { return string(d) }
 
-// Hashes are the constructors of further digests, by their names. A name has 1 to [MaxDigestLen] lower-case letters, digits
-// and hyphens, and sender and receiver give the same function the same name. The functions have sums of [SumLen] bytes. Each
-// transfer with the digest calls the constructor once, and one goroutine at a time calls the hash's methods. A nil map has none.
+// Hashes maps the names of further digests to constructors of their hash functions. The sums must have [SumLen] bytes. A name has 1
+// to [MaxDigestLen] lower-case letters, digits and hyphens. Sender and receiver must give the same function the same name. Send and
+// Serve call each constructor once to check it, and each transfer calls that of its digest once. One goroutine at a time calls
+// the methods of the hash. A nil map adds no digest.
 type Hashes map[Digest]func() hash.Hash
 
 // find returns the constructor of d; nil if h has none, as for NoDigest.

@@ -39,9 +39,9 @@
 // [Fast] is section 4.2: the server offers several buffers, which the client fills
 // in turn as long as the server has given them back. Reading, crossing and
 // writing overlap. Each chunk has a CRC32C, and the whole file a digest that is
-// compared before the file gets its name: SHA-256, or one that both programs bring in their
+// compared before the file gets its name: SHA-256, or one that both programs have in their
 // [Hashes] under the same name. Both detect accidental errors of network, memory and
-// programs. They do not authenticate the sender, because each sender computes them itself. They are no defence against a
+// programs. They do not authenticate the sender, because every sender can compute them. They are no defence against a
 // sender that rewrites a buffer between checksum,
 // file and digest, because these read it one after another: the stored file then has bytes
 // that the sender wrote, but the digest does not match it.

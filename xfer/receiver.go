@@ -35,8 +35,8 @@ type Receiver struct {
 	Open func(name string, meta Meta, size int64) (File, error)
 
 	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one
-	// Digest is the only digest that the receiver takes; "": the one that the sender asks for, of those that the receiver has.
-	// With a digest other than NoDigest the receiver takes no file by the basic protocol, which has none.
+	// Digest is the only digest that the receiver accepts; "": any digest that the receiver has, as the sender asks. If Digest is
+	// neither "" nor NoDigest, the receiver refuses the basic protocol, because that has no digest.
 	Digest    Digest
 	Hashes    Hashes // digests besides SHA256
 	MaxWindow int    // buffers for one sender, at most 1024; 0: 64

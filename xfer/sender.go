@@ -18,8 +18,8 @@ type Sender struct {
 	Protocol Protocol // Auto: fast if the receiver has it
 	Window   int      // buffers to ask the receiver for, at most 1024; 0: 8. Basic has one; a file that fills fewer gets no more
 	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 512 KiB as a rule, 10 MiB for Basic
-	// Digest is that of the fast protocol; "": SHA256. A transfer by the basic protocol has none. If Digest is one of Hashes,
-	// Send insists on it: it offers the fast protocol only, and fails with CodeUnsupported if the receiver does not have it.
+	// Digest is the digest of the fast protocol; "": SHA256. A transfer by the basic protocol has none. If Digest is one of Hashes,
+	// Send offers the fast protocol only, and fails with CodeUnsupported if the receiver does not have the digest.
 	Digest Digest
 	Hashes Hashes // digests besides SHA256
 	// Timeout bounds the time without progress, after which Send ends the transfer,

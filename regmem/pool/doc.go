@@ -1,9 +1,9 @@
-// Package pool lends a fixed number of registered buffers. The buffers are registered once and used again and again, so a server that
-// receives into them pays neither for memory nor for registration in each request, and the memory of all its requests together is
-// bounded. Margo's margo_bulk_pool_t and margo_bulk_poolset_t are such pools.
+// Package pool lends a fixed number of registered buffers. Each buffer is registered once and lent many times, so a server that receives
+// into buffers of a pool does not allocate and register memory for each request, and the memory of all its requests together is bounded.
+// Margo's margo_bulk_pool_t and margo_bulk_poolset_t are such pools.
 //
 //   - A [Buffer] is a value with Close: a *cinnabar.Bulk, which peers reach by its handle, or a *verbs.MR, which work requests name.
-//   - A [Pool] has buffers that are alike.
+//   - A [Pool] has buffers of one size.
 //   - A [Set] has a pool for each of several sizes.
 //
 // A server with 16 buffers of 1 MiB:
@@ -16,12 +16,12 @@
 //	}
 //	defer func() { _ = buffers.Release(buf) }()
 //
-//	err = buffers.Close() // when no handler can have a buffer any more: after Engine.Shutdown
+//	err = buffers.Close() // after Engine.Shutdown, because no handler uses a buffer then
 //
-// The function that makes a buffer may also take it from one large allocation, for example a part of a slice that Engine.Expose
-// registers. Pages then hold several small buffers.
+// The function that makes a buffer may also cut it from one large allocation, and register each part, for example with Engine.Expose. A
+// page of memory then holds several small buffers.
 //
-// The user of a buffer has it alone from Get to Release. The pool cannot know whether a device or a peer still accesses the buffer: a
-// *verbs.MR must be idle before its Release, and peers must no longer use a handle of a *cinnabar.Bulk. Everything in this package is
-// safe for concurrent use, and nothing of it has a goroutine, except while Close runs.
+// From Get to Release a buffer has one user. The pool cannot know whether a device or a peer still accesses the buffer, so the user
+// releases a *verbs.MR only after all work requests that name it have completed, and a *cinnabar.Bulk only after peers have stopped using
+// its handle. All functions and methods are safe for concurrent use. The package starts goroutines only in Close, which waits for them.
 package pool

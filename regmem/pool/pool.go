@@ -14,10 +14,10 @@ import (
 var (
 	// ErrEmpty is the error of TryGet while all buffers are in use.
 	ErrEmpty = errors.New("pool: all buffers are in use")
-	// ErrReleased is the error of Release for a buffer that is not in use: its user or Close has released it before, or it is no buffer
-	// of the pool, such as a part of one.
+	// ErrReleased is the error of Release for a buffer that is not in use. Its user has released it before, Close has closed it, or it
+	// is not from the pool; a view of a buffer is not.
 	ErrReleased = errors.New("pool: the buffer is not in use: it was released before, or it is not from this pool; release each buffer that Get returned once")
-	// ErrClosed is in the error of Get and TryGet after Close, and after the engine or device of the buffers has ended.
+	// ErrClosed is wrapped by the error of Get and TryGet after Close, and after the engine or device of the buffers has ended.
 	ErrClosed = errors.New("pool: closed")
 )
 
@@ -26,9 +26,9 @@ var errEnded = fmt.Errorf("%w, because the engine or device of its buffers has e
 
 // Buffer is the type of a pool's buffers. It may have two more methods, which a *cinnabar.Bulk has:
 //
-//   - Recycle() (B, error) is called by Release when a user gives the buffer back. It waits until nothing in this process uses the
-//     buffer any more, and returns the same memory as a new B. The old B must be useless afterwards, so that a user that keeps it cannot
-//     reach the data of the next user. If it returns an error, Release closes the old B. Without Recycle the next user gets the same B.
+//   - Recycle() (B, error) is called by Release. It waits until no operation of this process uses the buffer, and returns the same memory
+//     as a new B. The methods of the old B must fail afterwards, so that a user that keeps it cannot reach the data of the next user. If
+//     Recycle returns an error, Release closes the old B. If B has no method Recycle, the next user gets the same B.
 //   - Done() <-chan struct{} returns a channel that is closed when buffers of this kind cannot be used any more, because their engine or
 //     device has ended. It is called once, for the first buffer of the pool. Get fails from then on.
 type Buffer interface {
@@ -70,8 +70,8 @@ type slot[B Buffer] struct {
 	full bool // b is a buffer
 }
 
-// New makes a pool of n buffers, each by a call of make, which may block. The pool calls make again, from Get and TryGet, in the place of
-// a buffer that could not be recycled. Neither make nor the methods of the buffers may call methods of the pool.
+// New makes a pool of n buffers, each by a call of make, which may block. If a buffer cannot be recycled, a later Get or TryGet calls make
+// again to replace it. Neither make nor the methods of the buffers may call methods of the pool.
 func New[B Buffer](n int, make func() (B, error)) (*Pool[B], error) {
 	if n < 1 || make == nil {
 		return nil, fmt.Errorf("pool: %d buffers, function to make them given: %v; want at least 1 buffer and the function", n, make != nil)
@@ -98,9 +98,9 @@ func newPool[B Buffer](n int, maker func() (B, error)) *Pool[B] {
 // Count returns the number of buffers, free or in use.
 func (p *Pool[B]) Count() int { return cap(p.free) }
 
-// Get returns a free buffer. It waits for one until ctx ends, the pool is closed, or the engine or device of the buffers ends. Users
-// that wait get buffers in the order in which they came. The caller has the buffer alone until Release, and finds in it the bytes
-// that its last user left.
+// Get returns a free buffer. It waits for one until ctx ends, the pool is closed, or the engine or device of the buffers ends. Callers
+// that wait get buffers in the order in which they called. The caller is the only user of the buffer until Release. The buffer
+// contains the bytes that its last user left.
 func (p *Pool[B]) Get(ctx context.Context) (b B, err error) {
 	if b, ok, err := p.tryGet(); ok || err != nil {
 		return b, err
@@ -117,7 +117,7 @@ func (p *Pool[B]) Get(ctx context.Context) (b B, err error) {
 	}
 }
 
-// TryGet is Get, except that it does not wait: if all buffers are in use the error is [ErrEmpty].
+// TryGet is Get, except that it does not wait for a buffer: if all buffers are in use, the error is [ErrEmpty].
 func (p *Pool[B]) TryGet() (B, error) {
 	b, ok, err := p.tryGet()
 	if !ok && err == nil {
@@ -211,7 +211,7 @@ func (p *Pool[B]) insert(b B, inUse bool) (closed bool, err error) {
 	return false, nil
 }
 
-// Release gives a buffer back to the pool. If the buffer has a method Recycle, Release waits for it, and the caller's buffer is useless
+// Release gives a buffer back to the pool. If the buffer has a method Recycle, Release calls it and waits for it; the methods of b fail
 // afterwards.
 //
 // An error other than [ErrReleased] is that of Recycle, for example because the user has closed the buffer. The pool then closes the
@@ -248,9 +248,9 @@ func (p *Pool[B]) Release(b B) error {
 	return nil
 }
 
-// Close closes all buffers, those in use among them. Get fails from then on, also one that waits, and Release returns [ErrReleased].
-// Close waits for calls of Recycle and make under way. It closes the buffers at the same time, each in a goroutine of its own, because
-// the Close of a buffer may wait for a slow peer. Further calls wait for the first and return the same error.
+// Close closes all buffers, including those in use. From then on Get fails, also in callers that are waiting, and Release returns
+// [ErrReleased]. Close waits for calls of Recycle and make that have begun. It closes the buffers at the same time, each in a goroutine
+// of its own, because the Close of a buffer may wait for a slow peer. Further calls wait for the first and return the same error.
 func (p *Pool[B]) Close() error {
 	p.close.Do(func() {
 		p.mu.Lock()

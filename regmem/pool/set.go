@@ -9,14 +9,14 @@ import (
 	"cinnabar/regmem"
 )
 
-// Set is pools with buffers of several sizes, for requests of different sizes. All methods are safe for concurrent use.
+// Set holds a pool for each of several sizes of buffers, for requests of different sizes. All methods are safe for concurrent use.
 type Set[B Buffer] struct {
 	pools []*Pool[B]
 	sizes []int64 // of the pools' buffers in bytes, growing
 }
 
-// NewSet makes a pool of n buffers for each size in bytes; the sizes must grow. make makes a buffer that has room for size bytes. Otherwise
-// it is as for [New].
+// NewSet makes a pool of n buffers for each of sizes, which are in bytes and in ascending order. make(size) returns a buffer with room for
+// size bytes; the rules of [New] for make apply.
 func NewSet[B Buffer](n int, sizes []int64, make func(size int64) (B, error)) (*Set[B], error) {
 	if len(sizes) == 0 || sizes[0] < 1 || make == nil {
 		return nil, fmt.Errorf("pool: sizes %v, function to make buffers given: %v; want at least 1 size of at least 1 byte, and the function", sizes, make != nil)
@@ -49,8 +49,8 @@ func (s *Set[B]) Get(ctx context.Context, size int64) (none B, err error) {
 	return pools[0].Get(ctx)
 }
 
-// TryGet is Get, except that it does not wait: if all buffers of that size are in use, the error is [ErrEmpty]. If larger is set, it
-// returns a buffer of the next larger size that has a free one instead.
+// TryGet is Get, except that it does not wait for a buffer. If all buffers of that size are in use and larger is true, it returns a free
+// buffer of the next larger size that has one. Otherwise the error is [ErrEmpty].
 func (s *Set[B]) TryGet(size int64, larger bool) (none B, err error) {
 	pools, err := s.fitting(size)
 	if err != nil {

@@ -16,33 +16,35 @@ import (
 	"cinnabar/verbs/rdmacore"
 )
 
-// Device is an RDMA device that engines can use. All methods are safe for concurrent use.
+// Device is an RDMA device for engines: a value for cinnabar.Config.Device. Several engines may use one Device. All methods are safe for
+// concurrent use.
 type Device struct {
 	network ofiverbs.Device
 	reason  string
 }
 
-// Verbs returns the device for programs that use package verbs beside an engine.
+// Verbs returns the underlying device, for programs that use package verbs beside an engine.
 func (d *Device) Verbs() *verbs.Device { return d.network.Verbs }
 
-// Reason returns the reason why [Open] has taken this device, in words.
+// Reason returns the reason for the choice of this device as a text for logs, such as "it has the address 192.168.1.7".
 func (d *Device) Reason() string { return d.reason }
 
-// Close closes the device. It fails with [verbs.ErrBusy] while an engine or another object uses the device. A second Close does nothing.
+// Close closes the device. It fails with [verbs.ErrBusy] while an engine or another object uses the device. A Close after a successful one
+// does nothing.
 func (d *Device) Close() error { return d.network.Verbs.Close() }
 
-// OpenEndpoint is for engines, which call it to be opened on the device.
+// OpenEndpoint opens the network of an engine on the device. Only engines call it.
 func (d *Device) OpenEndpoint(ctx context.Context, cfg na.DeviceConfig) (na.Endpoint, error) {
 	return d.network.OpenEndpoint(ctx, cfg)
 }
 
-// Use returns a Device of one that the program has opened. Closing one closes both.
+// Use returns a Device for dev, which the program has opened. Close of the Device closes dev.
 func Use(dev *verbs.Device) *Device {
 	return &Device{network: ofiverbs.Device{Verbs: dev}, reason: "the program has opened it"}
 }
 
-// Software opens the device in software, with the logger of its events, or nil. It logs a line at Warn, because peers in C cannot reach
-// the device unless their Mercury accepts iWARP devices.
+// Software opens the software device. The device logs its events to log; nil discards them. Software itself logs a line at Warn, because
+// peers in C cannot reach the device unless their Mercury accepts iWARP devices.
 func Software(log *slog.Logger) (*Device, error) {
 	dev, err := iwarp.Open(iwarp.Config{Logger: log})
 	if err != nil {
@@ -54,9 +56,10 @@ func Software(log *slog.Logger) (*Device, error) {
 	return &Device{network: ofiverbs.Device{Verbs: dev}, reason: "the device in software was asked for"}, nil
 }
 
-// Open opens the device of this machine that has the IP address in addr, "ofi+verbs://192.168.1.7:1234", or that addr names,
-// "ofi+verbs://mlx5_0/192.168.1.7:1234". If addr has neither, Open takes the first device with an active port. The error says why there is
-// no device; it matches [errors.ErrUnsupported] in builds and on machines without RDMA.
+// Open opens the first device with an active port that fits addr. An addr like "ofi+verbs://192.168.1.7:1234" asks for the device with that
+// IP address, "ofi+verbs://mlx5_0" for the device of that name, and "ofi+verbs://mlx5_0/192.168.1.7:1234" for both. "ofi+verbs" fits every
+// device. If no device fits, the error names each device and the reason why it does not fit. The error matches
+// [errors.ErrUnsupported] then, and in builds and on machines without RDMA.
 func Open(addr string) (*Device, error) {
 	list, err := rdmacore.Devices()
 	if err != nil {
