@@ -44,8 +44,8 @@ With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
 
-With --digest it takes only files that are compared by that digest, so none of a
-program that uses the basic protocol unless it is none.
+With --digest it takes only files that are compared by that digest. It then refuses
+programs that use the basic protocol, which has no digest, unless --digest is none.
 
 Senders are not authenticated, and their data is not encrypted. So recv
 listens on this machine's loopback address unless --listen names another one, takes
@@ -68,7 +68,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+defaultPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
-	f.StringVar(&o.digestText, "digest", "any", "take only files that are compared by this digest: sha256, blake3, or none; any takes all")
+	f.StringVar(&o.digestText, "digest", "any", "take only files that are compared by this digest: sha256, blake3, or none; any takes all files")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers")

@@ -49,9 +49,10 @@ several buffers in turn and overlaps disks and network, basic is that of the
 paper, with one buffer, which any receiver has. IPv6 addresses with a port stand
 in brackets, [::1]:12345.
 
-fast compares each file by a digest before it gets its name. blake3 takes less
-time than sha256; a receiver that does not have it refuses the transfer. A digest
-shows accidental errors and does not authenticate the sender.
+The protocol fast compares each file by a digest before the file gets its name.
+blake3 takes less processor time than sha256; a receiver that does not have it
+refuses the transfer. A digest finds accidental errors and does not authenticate
+the sender.
 
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
@@ -69,7 +70,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.protocol, "protocol", "auto", "fast or basic; auto takes fast if the receiver has it")
 	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
-	f.StringVar(&o.digest, "digest", "sha256", "how fast compares whole files: sha256, blake3, which the receiver must have too, or none")
+	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
 	o.register(f)
 	return cmd

@@ -76,7 +76,8 @@ func localOf(local string, rank, clients int) string {
 	return fmt.Sprintf("%s://127.0.0.%d:0", protocol, 2+rank%hosts)
 }
 
-// Descriptors of one client: over tcp its listener, an epoll set and an eventfd, and a socket and an epoll set for each server; over sm about as many.
+// Descriptors that checkFiles reckons with, a little more than most clients have. Over tcp an engine has a listener and a spare
+// descriptor, and a connection has a socket and, while a goroutine waits for it alone, an epoll set. Over sm there are about as many.
 // A process has spareFiles beside them.
 const (
 	engineFiles     = 3

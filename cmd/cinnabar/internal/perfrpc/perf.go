@@ -155,13 +155,14 @@ hg_perf_server writes. Calls take turns over several addresses. Each size is war
 it is measured. Mercury's servers, and perf serve --once, end when the client is done, unless
 it has --keep.
 
---clients stands for the processes that mpirun starts of Mercury's programs. They begin each
-size together; their rates are added up, or, with --barrier, all calls are divided by the time
-until the last client has ended. The rates of the slowest and the fastest client stand in a line
-of their own, because percentiles of all calls do not show a client that starves. Thousands of
-clients of a server on the loopback interface come from several addresses (127.0.0.2 and on),
-because a server gives one host only a part of its connections. Each client has about five open
-files: ulimit -n must allow them.`,
+--clients runs up to 10,000 clients in this process, as mpirun starts several processes of
+Mercury's programs. They begin each size together. The rates of all clients are added up, or,
+with --barrier, all calls are divided by the time until the last client has ended. A line of
+their own has the rates of the slowest and the fastest client, because percentiles of all calls
+do not show a client that starves. On Linux, more than 1,000 clients on the loopback interface
+use several addresses (127.0.0.2 and on), because a server gives one host only a part of its
+connections. The command reckons with five open files for each client of one server, and
+refuses more clients than ulimit -n permits.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(args, job.least, job.most); err != nil {
@@ -184,7 +185,7 @@ files: ulimit -n must allow them.`,
 	f.StringVar(&o.portFile, "port-file", "", "read the servers' addresses from this file instead")
 	f.StringVar(&o.sizeText, "size", sizes, "bytes: one size, several (1KiB,64KiB), or a range that doubles (1KiB..1MiB)")
 	f.IntVar(&o.inflight, "inflight", 1, "calls at a time, of each client")
-	f.IntVar(&o.clients, "clients", 1, "clients at once, in this process")
+	f.IntVar(&o.clients, "clients", 1, "clients at once in this process, at most 10000")
 	f.BoolVar(&o.barrier, "barrier", false, "measure until the last client has ended a size")
 	f.IntVar(&o.count, "count", 0, "iterations of each size, each of --inflight calls; 0 goes by --duration")
 	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
