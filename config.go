@@ -139,19 +139,17 @@ type Config struct {
 type Progress struct {
 	// Mode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
 	// time, so that waits use no more than one processor, or two while both ends of a connection over na+sm are in the process.
-	// Engines on ofi+verbs are an exception: their goroutines poll without regard to each other.
 	//
 	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
 	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
-	//     while they run. Over ofi+verbs the goroutine polls for 50 µs. An engine without traffic uses no processor time. On a machine
-	//     with one processor goroutines sleep at once, except over ofi+verbs.
+	//     while they run. An engine without traffic uses no processor time. On a machine with one processor goroutines sleep at once.
 	//   - "latency" makes a waiting goroutine poll for 10 ms; an engine on na+sm polls for as long as an operation waits for its peer.
 	//     It is for programs with a processor to spare, and with peers that take longer to answer than the mode "balanced" polls.
 	//     Listen and Open refuse it on a machine with one processor.
 	//   - "economy" makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
 	//
-	// Engines on ofi+verbs do not share the right to poll: each goroutine that waits for a call polls, for 50 µs in mode "balanced", also
-	// with one processor. Over ofi+tcp goroutines poll on Linux only, and sleep at once on other systems.
+	// Engines on ofi+verbs differ: each goroutine that waits for a call polls, regardless of others, and in mode "balanced" for 50 µs, on
+	// a machine with one processor too. Over ofi+tcp goroutines poll on Linux only, and sleep at once on other systems.
 	Mode string
 }
 

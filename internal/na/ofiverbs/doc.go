@@ -49,8 +49,9 @@
 //
 // # Failure
 //
-// When a connection is lost all operations that wait for its peer fail, except requests that were not sent: they wait for the next
-// connection, which is dialed at once, or after a pause of at most 250 ms if several connections in a row ended before they sent anything. Reads and writes that the device is working on complete when the queue pair is closed, because
+// When a connection is lost all operations that wait for its peer fail, except requests that were not sent. Those wait for the next
+// connection, which the endpoint dials at once, or after a pause of at most 250 ms if several connections in a row ended before they sent
+// anything. Reads and writes that the device is working on complete when the queue pair is closed, because
 // the device uses their memory until then. For the same reason a canceled transfer completes later than Cancel, and if the device does not end it
 // within a second, its connection ends.
 //
