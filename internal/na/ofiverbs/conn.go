@@ -648,7 +648,7 @@ func (c *conn) cancel(op *na.Op) bool {
 		if it := c.queue[i]; it.op == op {
 			c.queue = slices.Delete(c.queue, i, i+1)
 			c.mu.Unlock()
-			op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what, Addr: c.peer.str})
+			op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.opName, Addr: c.peer.str})
 			return true
 		}
 	}

@@ -152,23 +152,23 @@ func (e *Endpoint) resolve(a na.Addr) (*peer, *origin) {
 }
 
 // of starts op and returns the peer and the origin of an address, as resolve does.
-func (e *Endpoint) of(op *na.Op, what string, a na.Addr) (*peer, *origin) {
+func (e *Endpoint) of(op *na.Op, opName string, a na.Addr) (*peer, *origin) {
 	op.Begin()
 	p, o := e.resolve(a)
 	if p == nil {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
 	}
 	return p, o
 }
 
 // checkSize completes op with an error if a message is too short to hold its room or too long.
-func checkSize(op *na.Op, p *peer, what string, n, room, limit int) bool {
+func checkSize(op *na.Op, p *peer, opName string, n, room, limit int) bool {
 	if n < room {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("a message of %d bytes without the %d for the transport", n, room)})
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Addr: p.str, Err: fmt.Errorf("a message of %d bytes without the %d for the transport", n, room)})
 		return false
 	}
 	if n > limit {
-		op.Finish(0, &na.Error{Kind: na.Truncated, Op: what, Addr: p.str, Err: fmt.Errorf("%d bytes; the limit is %d", n-room, limit-room)})
+		op.Finish(0, &na.Error{Kind: na.Truncated, Op: opName, Addr: p.str, Err: fmt.Errorf("%d bytes; the limit is %d", n-room, limit-room)})
 		return false
 	}
 	return true
@@ -176,40 +176,40 @@ func checkSize(op *na.Op, p *peer, what string, n, room, limit int) bool {
 
 // SendRequest implements [na.Endpoint].
 func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
-	const what = "send request"
-	p, _ := e.of(op, what, to)
-	if p == nil || !checkSize(op, p, what, len(msg), len(e.prefix), e.cfg.MaxRequest) {
+	const opName = "send request"
+	p, _ := e.of(op, opName, to)
+	if p == nil || !checkSize(op, p, opName, len(msg), len(e.prefix), e.cfg.MaxRequest) {
 		return
 	}
 	copy(msg, e.prefix)
-	p.send(item{op: op, what: what, msg: msg, tag: tag, request: true})
+	p.send(item{op: op, opName: opName, msg: msg, tag: tag, request: true})
 }
 
 // RecvExpected implements [na.Endpoint].
 func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte) {
-	const what = "receive"
-	p, _ := e.of(op, what, from)
+	const opName = "receive"
+	p, _ := e.of(op, opName, from)
 	if p == nil {
 		return
 	}
 	if !p.expected.Add(tag, peerbook.Waiter{Op: op, Buf: buf}, p.activate) {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
 		return
 	}
 	if e.closed.Load() && p.expected.Remove(op) { // else Close has found it
-		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
+		op.Finish(0, &na.Error{Kind: na.Closed, Op: opName, Addr: p.str})
 	}
 }
 
 // SendExpected implements [na.Endpoint]. The message leaves over the connection that the request came over, or not at all, because the
 // caller waits for it on that connection. To an address that is not a request's it leaves as a request does.
 func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
-	const what = "send response"
-	p, o := e.of(op, what, to)
-	if p == nil || !checkSize(op, p, what, len(msg), 0, e.cfg.MaxResponse) {
+	const opName = "send response"
+	p, o := e.of(op, opName, to)
+	if p == nil || !checkSize(op, p, opName, len(msg), 0, e.cfg.MaxResponse) {
 		return
 	}
-	it := item{op: op, what: what, msg: msg, tag: tag}
+	it := item{op: op, opName: opName, msg: msg, tag: tag}
 	if o == nil {
 		p.send(it)
 		return
@@ -226,24 +226,24 @@ func (e *Endpoint) Get(op *na.Op, from na.Addr, frags []na.Fragment) {
 func (e *Endpoint) Put(op *na.Op, to na.Addr, frags []na.Fragment) { e.transfer(op, to, frags, true) }
 
 func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool) {
-	what := "get"
+	opName := "get"
 	if put {
-		what = "put"
+		opName = "put"
 	}
-	p, o := e.of(op, what, a)
+	p, o := e.of(op, opName, a)
 	if p == nil {
 		return
 	}
 	total, err := na.CheckFragments(frags, put, sizeOf)
 	if err != nil {
-		op.Finish(0, &na.Error{Kind: na.KindOf(err), Op: what, Addr: p.str, Err: err})
+		op.Finish(0, &na.Error{Kind: na.KindOf(err), Op: opName, Addr: p.str, Err: err})
 		return
 	}
 	if total == 0 {
 		op.Finish(0, nil)
 		return
 	}
-	it := item{op: op, what: what, t: &transfer{op: op, put: put, frags: frags, what: what}}
+	it := item{op: op, opName: opName, t: &transfer{op: op, put: put, frags: frags, opName: opName}}
 	if o == nil {
 		p.send(it)
 		return

@@ -178,7 +178,7 @@ func noise(n int) []byte {
 }
 
 // eventually waits until cond holds.
-func eventually(t testing.TB, what string, cond func() bool) {
+func eventually(t testing.TB, opName string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -188,7 +188,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-timer.C:
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", patience, opName)
 		}
 	}
 }

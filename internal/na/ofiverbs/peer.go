@@ -75,7 +75,7 @@ type attempt struct{ cancel context.CancelFunc }
 // item is a message or a transfer until it is sent.
 type item struct {
 	op      *na.Op
-	what    string // name of the operation in errors
+	opName  string // name of the operation in errors
 	msg     []byte
 	tag     uint32
 	request bool
@@ -137,16 +137,16 @@ func (o *origin) Account() *hostquota.Account { return o.peer.account }
 // send queues it for the origin's connection, or completes it with an error if that is lost.
 func (o *origin) send(it item) {
 	if c := o.conn.Load(); c == nil || !c.push(it) {
-		it.op.Finish(0, o.peer.lostOrigin(it.what))
+		it.op.Finish(0, o.peer.lostOrigin(it.opName))
 	}
 }
 
 // lostOrigin is the error of a response or a transfer after the connection of its request is lost.
-func (p *peer) lostOrigin(what string) error {
+func (p *peer) lostOrigin(opName string) error {
 	if p.ep.closed.Load() {
-		return &na.Error{Kind: na.Closed, Op: what, Addr: p.str}
+		return &na.Error{Kind: na.Closed, Op: opName, Addr: p.str}
 	}
-	return &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: errOrigin}
+	return &na.Error{Kind: na.Unreachable, Op: opName, Addr: p.str, Err: errOrigin}
 }
 
 // send sends it over the connection, or as soon as there is one.
@@ -173,11 +173,11 @@ func (p *peer) send(it item) {
 // +checklocks:p.mu
 func (p *peer) awaitLocked(it item) error {
 	if p.ep.closed.Load() {
-		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+		return &na.Error{Kind: na.Closed, Op: it.opName, Addr: p.str}
 	}
 	p.activate() // first, so that Close finds the attempt
 	if p.link == linkIdle && !p.dialLocked(0) {
-		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+		return &na.Error{Kind: na.Closed, Op: it.opName, Addr: p.str}
 	}
 	p.waiting = append(p.waiting, it) // if link is linkUp, the connection is dead, and lost starts an attempt
 	return nil
@@ -260,7 +260,7 @@ func (p *peer) pauseLocked(c *conn) time.Duration {
 // failItems completes the operations of items that are not sent.
 func failItems(p *peer, items []item, kind na.Kind, err error) {
 	for _, it := range items {
-		it.op.Finish(0, &na.Error{Kind: kind, Op: it.what, Addr: p.str, Err: err})
+		it.op.Finish(0, &na.Error{Kind: kind, Op: it.opName, Addr: p.str, Err: err})
 	}
 }
 
@@ -306,7 +306,7 @@ func (p *peer) close() {
 // cancel gives op up if it waits for a connection or a message.
 func (p *peer) cancel(op *na.Op) bool {
 	if it, ok := p.unqueue(op); ok {
-		it.op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
+		it.op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.opName, Addr: p.str})
 		return true
 	}
 	if p.expected.Remove(op) {

@@ -12,11 +12,11 @@ import (
 // transfer is a Get or a Put, cut into reads or writes of one piece of local memory each. Its fields are guarded by the mutex of its
 // connection from push on.
 type transfer struct {
-	op    *na.Op
-	c     *conn
-	put   bool
-	frags []na.Fragment
-	what  string
+	op     *na.Op
+	c      *conn
+	put    bool
+	frags  []na.Fragment
+	opName string
 
 	frag   int    // the next piece to post is in this fragment,
 	off    uint64 // from here on
@@ -100,7 +100,7 @@ func (c *conn) moveLocked(list endings) endings {
 		if t.local == nil {
 			mr, err := c.ep.region(f.Local, c.ep.sinkAccess(t.put))
 			if err != nil {
-				t.err = &na.Error{Kind: na.NotAvailable, Op: t.what, Addr: c.peer.str, Err: err}
+				t.err = &na.Error{Kind: na.NotAvailable, Op: t.opName, Addr: c.peer.str, Err: err}
 				continue
 			}
 			t.local = &local{ep: c.ep, mr: mr}
@@ -147,7 +147,7 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 		t.frag++
 	}
 	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a %s: %w", t.what, err)) // and the piece ends with the connection
+		c.failSoonLocked(fmt.Errorf("post a %s: %w", t.opName, err)) // and the piece ends with the connection
 	}
 }
 
@@ -166,7 +166,7 @@ func (c *conn) postConfirmLocked(t *transfer) {
 	t.under++
 	t.behind = true
 	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a read that confirms a %s: %w", t.what, err)) // and it ends with the connection
+		c.failSoonLocked(fmt.Errorf("post a read that confirms a %s: %w", t.opName, err)) // and it ends with the connection
 	}
 }
 
@@ -212,7 +212,7 @@ func (c *conn) moveError(t *transfer, err error) error {
 	if errors.Is(err, verbs.StatusRemAccessErr) {
 		kind = na.Denied
 	}
-	return &na.Error{Kind: kind, Op: t.what, Addr: c.peer.str, Err: err}
+	return &na.Error{Kind: kind, Op: t.opName, Addr: c.peer.str, Err: err}
 }
 
 // over returns the end of a transfer on which the device does not work.
@@ -242,7 +242,7 @@ func (m *oneSided) remove(t *transfer) {
 func (m *oneSided) failQueued(kind na.Kind, err error) (list endings) {
 	for _, t := range m.queue {
 		if t.err == nil {
-			t.err = &na.Error{Kind: kind, Op: t.what, Addr: t.c.peer.str, Err: err}
+			t.err = &na.Error{Kind: kind, Op: t.opName, Addr: t.c.peer.str, Err: err}
 		}
 		if t.under == 0 {
 			list = append(list, t.over())
@@ -268,7 +268,7 @@ func (m *oneSided) abandon(end *na.Error) (list endings) {
 			}
 		}
 		if t.err == nil {
-			t.err = &na.Error{Kind: end.Kind, Op: t.what, Addr: t.c.peer.str, Err: end.Err}
+			t.err = &na.Error{Kind: end.Kind, Op: t.opName, Addr: t.c.peer.str, Err: end.Err}
 		}
 		if t.under == 0 {
 			list = append(list, t.over())
@@ -286,7 +286,7 @@ func (c *conn) cancelMoveLocked(op *na.Op) (list endings, found bool) {
 	if t == nil || t.err != nil {
 		return nil, t != nil
 	}
-	t.err = &na.Error{Kind: na.Canceled, Op: t.what, Addr: c.peer.str}
+	t.err = &na.Error{Kind: na.Canceled, Op: t.opName, Addr: c.peer.str}
 	c.moves.remove(t)
 	if t.under == 0 {
 		return endings{t.over()}, true
