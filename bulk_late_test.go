@@ -406,7 +406,7 @@ func TestTimeOutHurtsNoOtherCall(t *testing.T) {
 		} {
 			t.Run(net+"/"+name, func(t *testing.T) {
 				if err := sm.Available(); net == "na+sm" && err != nil {
-					t.Skip(err)
+					t.Skipf("no shared memory: %v", err)
 				}
 				s := newLateServer(t, net)
 				client, err := Open(t.Context(), net, &Config{NoEager: true})

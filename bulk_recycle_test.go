@@ -94,7 +94,7 @@ func TestRecycleKinds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, err := make()
 			if errors.Is(err, errors.ErrUnsupported) {
-				t.Skip(err)
+				t.Skipf("this system cannot expose the memory of a file: %v", err)
 			}
 			must(t, err)
 			n := b.Len()

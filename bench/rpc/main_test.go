@@ -293,7 +293,7 @@ func TestBusyProcess(t *testing.T) {
 // TestIdle measures idle engines for a moment.
 func TestIdle(t *testing.T) {
 	if _, err := processorTime(); err != nil {
-		t.Skip(err)
+		t.Skipf("this system does not report the processor time of a process: %v", err)
 	}
 	var b bytes.Buffer
 	if err := runIdle(overTCP, 10*time.Millisecond, &b); err != nil {
@@ -309,7 +309,7 @@ func TestIdle(t *testing.T) {
 func TestWakePrice(t *testing.T) {
 	list, err := wakePrice()
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("the price of a wake-up cannot be measured here: %v", err)
 	}
 	for i, w := range list {
 		if w.P50 <= 0 || w.P90 < w.P50 || i > 0 && w.Idle <= list[i-1].Idle {

@@ -118,21 +118,31 @@ func TestPollerWait(t *testing.T) {
 	p.Settle()
 }
 
+// readThrice starts a goroutine in WaitRead that leaves at the third call of ready. Each call sends to calls, and the second one then
+// calls second.
+func readThrice(c *Conn, calls chan<- struct{}, second func()) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		n := 0
+		done <- c.WaitRead(func() bool {
+			calls <- struct{}{}
+			n++
+			if n == 2 {
+				second()
+			}
+			return n == 3
+		})
+	}()
+	return done
+}
+
 // TestPollerWakeRead wakes a parked reader without bytes.
 func TestPollerWakeRead(t *testing.T) {
 	p := startPoller(t, true)
 	a, _ := connPair(t)
 	a.Join(p)
 	calls := make(chan struct{})
-	done := make(chan error)
-	go func() {
-		n := 0
-		done <- a.WaitRead(func() bool {
-			calls <- struct{}{}
-			n++
-			return n == 3
-		})
-	}()
+	done := readThrice(a, calls, func() {})
 	<-calls
 	for range 2 {
 		a.WakeRead()
@@ -153,18 +163,7 @@ func TestSettleReady(t *testing.T) {
 	a, peer := connPair(t)
 	a.Join(p)
 	calls := make(chan struct{})
-	done := make(chan error)
-	go func() {
-		n := 0
-		done <- a.WaitRead(func() bool {
-			calls <- struct{}{}
-			n++
-			if n == 2 {
-				calls <- struct{}{}
-			}
-			return n == 3
-		})
-	}()
+	done := readThrice(a, calls, func() { calls <- struct{}{} })
 	<-calls
 	a.WakeRead()
 	<-calls // ready runs, and the socket is armed

@@ -156,7 +156,7 @@ func TestNack(t *testing.T) {
 	})
 	t.Run("incoming", func(t *testing.T) {
 		e, r := openEndpoint(t, Config{}), newRaw(t)
-		for ofiaddr.Compare(r.addr(), e.self) < 0 { // else the endpoint's next attempt may win, which nobody takes here
+		for ofiaddr.Compare(r.addr(), e.self) < 0 { // else the endpoint's next attempt may win, and this test accepts no connection
 			r = newRaw(t)
 		}
 		op := r.send(e, 1, "x")

@@ -36,7 +36,7 @@ func TestNobodyListens(t *testing.T) {
 	op := newCall()
 	e.Get(&op.op, a, []na.Fragment{{Remote: &remote{size: 1, access: na.ReadOnly}, Local: make([]byte, 1)}})
 	wantKind(t, op.park(t), na.Unreachable)
-	until(t, "a peer that is not active", func() bool { return len(e.active.List()) == 0 }) // what waits is told first
+	until(t, "a peer that is not active", func() bool { return len(e.active.List()) == 0 }) // its operations end first
 }
 
 // TestDialRetry: with Config.DialRetry a server that starts late is reached.
