@@ -4,12 +4,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// defaultSpin is how long Wait polls before it parks. Waking a parked
-// goroutine costs some 25 µs on a virtual machine, so up to twice that is
-// cheaper spent polling.
-const defaultSpin = 50 * time.Microsecond
+	"cinnabar/internal/progress"
+)
 
 // CQ is a completion queue. All methods are safe for concurrent use; a
 // completion goes to exactly one caller.
@@ -19,9 +16,10 @@ type CQ struct {
 	dependents
 
 	parker    CQParker // drv, if it is one
+	mover     CQMover  // drv, if it implements CQMover; otherwise nil
 	interrupt interrupt
 
-	spin atomic.Int64 // nanoseconds that Wait polls before it parks
+	source atomic.Pointer[progress.Source] // decides for how long Wait polls before it parks
 
 	// lead has capacity 1. The waiter that has sent into it arms the queue and reads
 	// its events; it receives from lead when it stops waiting. See park.
@@ -46,23 +44,38 @@ func (d *Device) CreateCQ(depth int) (*CQ, error) {
 		return nil, err
 	}
 	cq := &CQ{dev: d, lead: make(chan struct{}, 1), done: make(chan struct{})}
-	cq.SetSpin(defaultSpin)
+	cq.setPolicy(progress.New(progress.Balanced))
 	cq.drv, err = d.drv.CreateCQ(depth, cq)
 	if err != nil {
 		d.removeDependent(childCQ)
 		return nil, err
 	}
 	cq.parker, _ = cq.drv.(CQParker)
+	cq.mover, _ = cq.drv.(CQMover)
 	return cq, nil
 }
 
 // Device returns the device of the queue.
 func (cq *CQ) Device() *Device { return cq.dev }
 
+// Driver returns the queue below, for layers that wait for completions in a way of their own.
+func (cq *CQ) Driver() CQDriver { return cq.drv }
+
 // Poll fills wc with the oldest completions and returns how many. It never
 // blocks and never allocates; devices in software make progress in it. After an
 // overrun it returns [ErrCQOverrun] once the intact completions are gone.
 func (cq *CQ) Poll(wc []WC) (int, error) { return cq.drv.Poll(wc) }
+
+// Moves returns a number that changes when bytes of messages, reads or writes move on connections of the queue, in either direction. It
+// also changes if these bytes lead to no completion in this process, for example because a peer reads or writes memory of this process. A
+// program that polls compares two results to learn whether its peer is busy. The number stays 0 on devices in hardware, because they move
+// bytes without polls.
+func (cq *CQ) Moves() uint64 {
+	if cq.mover == nil {
+		return 0
+	}
+	return cq.mover.Moves()
+}
 
 // Arm asks for one event when the next completion is added; with solicitedOnly,
 // when the next solicited or failed one is. Completions that came earlier raise
@@ -74,9 +87,16 @@ func (cq *CQ) Arm(solicitedOnly bool) error { return cq.drv.Arm(solicitedOnly) }
 // use it do not call [CQ.Wait] on the same queue, which reads it too.
 func (cq *CQ) Event() <-chan struct{} { return cq.drv.Event() }
 
-// SetSpin says how long [CQ.Wait] polls before it parks; 0 parks at once. The
-// default is 50 µs.
-func (cq *CQ) SetSpin(d time.Duration) { cq.spin.Store(int64(max(d, 0))) }
+// SetSpin sets the time for which [CQ.Wait] polls before it parks; 0 parks at once. Without a call of SetSpin, Wait polls for about twice the
+// time that a parked goroutine needs to wake up on this machine, 50 to 500 µs, but most calls park at once while polls of this queue
+// find nothing. One goroutine of a process polls in Wait at a time, and further ones park at once.
+func (cq *CQ) SetSpin(d time.Duration) { cq.setPolicy(progress.NewFixed(d)) }
+
+func (cq *CQ) setPolicy(p *progress.Policy) {
+	s := new(progress.Source)
+	s.Init(p, progress.Socket)
+	cq.source.Store(s)
+}
 
 // Resize changes the depth; it fails if more completions than that are waiting.
 func (cq *CQ) Resize(depth int) error {

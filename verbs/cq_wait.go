@@ -3,18 +3,15 @@ package verbs
 import (
 	"context"
 	"iter"
-	"runtime"
 	"sync"
-	"time"
 )
 
 const (
-	// spinBatch is the number of polls between two looks at the clock and the
-	// context, each of which costs as much as a poll.
+	// spinBatch is the number of polls between two looks at the context, each of which costs as much as a poll.
 	spinBatch = 8
-	// minRound is less than a batch can take. It bounds the spin by a count as
-	// well, for a clock that stands still, as that of testing/synctest does.
-	minRound = 50 * time.Nanosecond
+	// mostPolls bounds the number of polls before Wait parks, because the clock may stand still: the clock of testing/synctest does while a
+	// goroutine runs. By a real clock, mostPolls polls take longer than the longest spin.
+	mostPolls = 1 << 18
 )
 
 // Wait fills wc with the oldest completions, waiting until there is at least
@@ -30,27 +27,27 @@ func (cq *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
 	if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
 		return n, err
 	}
-	if n, err := cq.pollFor(ctx, wc); n > 0 || err != nil {
+	if n, err := cq.spin(ctx, wc); n > 0 || err != nil {
 		return n, err
 	}
-	return cq.park(ctx, wc)
+	source := cq.source.Load()
+	source.Park()
+	n, err := cq.park(ctx, wc)
+	if n > 0 {
+		source.Answered()
+	}
+	return n, err
 }
 
-// pollFor polls for the time that SetSpin gave, giving way to other goroutines
-// now and then. It returns 0 and no error when the time is over or ctx ends.
-func (cq *CQ) pollFor(ctx context.Context, wc []WC) (int, error) {
-	limit := time.Duration(cq.spin.Load())
-	start := time.Now()
-	for range limit / minRound {
-		for range spinBatch {
-			if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
-				return n, err
-			}
+// spin polls for as long as source allows. It returns 0 and no error when that time is over or ctx ends.
+func (cq *CQ) spin(ctx context.Context, wc []WC) (int, error) {
+	s := cq.source.Load().Spin(true)
+	defer s.End()
+	for look := 1; look < mostPolls && s.Vain() && (look%spinBatch != 0 || ctx.Err() == nil); look++ {
+		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+			s.Found()
+			return n, err
 		}
-		if ctx.Err() != nil || time.Since(start) >= limit {
-			break
-		}
-		runtime.Gosched()
 	}
 	return 0, nil
 }
@@ -104,10 +101,11 @@ func (cq *CQ) parkInDevice(ctx context.Context) bool {
 	if cq.parker == nil {
 		return false
 	}
+	var stop func() bool
 	if ctx.Done() != nil {
-		cq.interrupt.set(ctx, cq.parker.Unpark)
+		stop = cq.interrupt.set(ctx, cq.parker)
 	}
-	return cq.parker.Park(ctx.Done())
+	return cq.parker.Park(stop)
 }
 
 // interrupt calls a function when the context of a goroutine in CQParker.Park ends. It stays registered with the context
@@ -117,23 +115,40 @@ type interrupt struct {
 	// done is that of the registered context; nil: none is registered
 	// +checklocks:mu
 	done <-chan struct{}
+	// over reports whether done is closed
+	// +checklocks:mu
+	over func() bool
 	// +checklocks:mu
 	stop func() bool
 	// +checklocks:mu
 	ended bool
 }
 
-// set registers f with ctx, in place of an earlier context.
-func (i *interrupt) set(ctx context.Context, f func()) {
+// set registers p.Unpark with ctx, in place of an earlier context, and returns a function that reports whether ctx has ended. Its argument
+// is p and not the method value p.Unpark, because each evaluation of a method value allocates.
+func (i *interrupt) set(ctx context.Context, p CQParker) (over func() bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if ctx.Done() == i.done || i.ended {
-		return
+	done := ctx.Done()
+	if done == i.done {
+		return i.over
+	}
+	over = func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	if i.ended {
+		return over
 	}
 	if i.stop != nil {
 		i.stop()
 	}
-	i.done, i.stop = ctx.Done(), context.AfterFunc(ctx, f)
+	i.done, i.over, i.stop = done, over, context.AfterFunc(ctx, p.Unpark)
+	return over
 }
 
 // end takes the registration back.
@@ -144,7 +159,7 @@ func (i *interrupt) end() {
 	if i.stop != nil {
 		i.stop()
 	}
-	i.done, i.stop = nil, nil
+	i.done, i.over, i.stop = nil, nil, nil
 }
 
 // lastPoll is the result of a wait after its context has ended.

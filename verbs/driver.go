@@ -101,16 +101,33 @@ type CQDriver interface {
 	Close() error
 }
 
-// CQParker is implemented by a CQDriver whose connections are read by goroutines, where the goroutine that waits for a completion
-// can be the one that reads. A completion then wakes one goroutine, instead of a reader that wakes the one that waits. [CQ.Wait]
-// calls it before it resorts to Arm and Event.
+// CQParker is implemented by a CQDriver if goroutines read its connections, and the goroutine that waits for a completion can read one itself.
+// A message then wakes that goroutine alone, and not a reader that wakes it in turn. [CQ.Wait] calls Park before it resorts to Arm and Event.
 type CQParker interface {
 	CQDriver
-	// Park blocks until the queue may have a completion, Unpark is called, or done is closed. It returns false at once if the
-	// device cannot wait in this way at present: the caller then uses Arm and Event. One goroutine at a time calls Park.
-	Park(done <-chan struct{}) bool
-	// Unpark ends a Park in progress, which then looks at done. Without one it does nothing.
+	// Park blocks until the queue may have a completion, or stop returns true; a nil stop never does. Park calls stop before it blocks, after
+	// input of the connection, and after Unpark. It returns false at once if the device cannot wait in this way at present: the caller
+	// then uses Arm and Event. One goroutine at a time calls Park.
+	Park(stop func() bool) bool
+	// Unpark makes a Park in progress call stop. Without one it does nothing, also after Close.
 	Unpark()
+}
+
+// CQMover is implemented by a CQDriver if its polls move bytes.
+type CQMover interface {
+	CQDriver
+	// Moves implements [CQ.Moves]. It does not block.
+	Moves() uint64
+}
+
+// QPPageGiver is implemented by a QPDriver of a device that reaches registered memory through the page tables of this process, so that
+// the process may replace the pages. A device that has pinned the pages cannot implement it.
+type QPPageGiver interface {
+	QPDriver
+	// GivePages implements [QP.GivePages]. It gives no page back unless the peer has written exactly written bytes by RDMA writes on the
+	// connection of the queue pair, has sent exactly received bytes by messages, and no message or frame is incomplete, because other bytes
+	// of the peer would be lost. It does not block.
+	GivePages(written, received uint64, regions [][]byte) bool
 }
 
 // SRQDriver is a shared receive queue (struct ibv_srq).

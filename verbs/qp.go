@@ -200,6 +200,39 @@ func (qp *QP) PostSend(wrs []SendWR) (n int, err error) { return qp.drv.PostSend
 // error, if any, is about wrs[n]. It neither blocks nor allocates.
 func (qp *QP) PostRecv(wrs []RecvWR) (n int, err error) { return qp.drv.PostRecv(wrs) }
 
+// GivePages gives the pages of regions back to the system, and reports whether the system has taken any. The regions stay registered.
+// The bytes of these pages are 0 afterwards, and each page takes memory again when it is written. A page that lies only in part in a
+// region keeps its bytes. The memory of the regions must lie in Go's heap or come from [PD.AllocMR], and no posted send or read may use it.
+// Only the peer of qp may write to it, because written and received count the bytes of no other peer.
+//
+// written is the number of bytes that the peer has written by RDMA writes since the connection was made, as far as the program knows.
+// received is the number of bytes of the messages that the program has received from the peer. If the peer has written or sent other bytes,
+// or has begun to, GivePages returns false and changes nothing, because those bytes would be lost. GivePages also returns false on
+// devices that pin memory, such as all devices in hardware; on systems other than Linux; after the end of the connection; and if a region
+// belongs to another protection domain than the queue pair.
+func (qp *QP) GivePages(written, received uint64, regions ...*MR) bool {
+	d, ok := qp.drv.(QPPageGiver)
+	if !ok {
+		return false
+	}
+	memory := make([][]byte, 0, len(regions))
+	for i, mr := range regions {
+		if mr.reg.pd != qp.pd { // another device may have pinned its pages
+			return false
+		}
+		if slices.Contains(regions[:i], mr) { // the mutex of mr is already held
+			continue
+		}
+		mr.reg.mu.Lock() // until the pages are given, because Close unmaps them
+		defer mr.reg.mu.Unlock()
+		if mr.reg.closed.Load() {
+			return false
+		}
+		memory = append(memory, mr.reg.buf)
+	}
+	return d.GivePages(written, received, memory)
+}
+
 // Modify changes the attributes that attr.Mask names. A step that the state
 // machine of the device's transport does not allow is refused with [ErrInvalid]
 // and changes nothing.

@@ -3,6 +3,7 @@ package credit
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Errors of [ReceiveWindow.Release].
@@ -15,22 +16,26 @@ var (
 //
 // Invariant: granted <= sent <= granted+len(lengths), and used is the sum of the lengths from granted to sent-1.
 type SendWindow struct {
-	lengths []int // of the messages from granted to sent-1, at their slots
-	bytes   int64 // limit of used
+	lengths []uint32 // of the messages from granted to sent-1, at their slots
+	bytes   int64    // limit of used
 	sent    uint64
 	granted uint64
 	used    int64
 }
 
+// longest is the largest length of a message in bytes. Windows store lengths in 32 bits, because the windows of a server's idle connections
+// would otherwise take twice the memory.
+const longest = math.MaxUint32
+
 // NewSendWindow returns the window of a sender to a receiver with room for that many messages and bytes. It panics if messages is
 // less than 1, because no message could ever be sent.
 func NewSendWindow(messages int, bytes int64) SendWindow {
-	return SendWindow{lengths: make([]int, atLeastOne(messages)), bytes: bytes}
+	return SendWindow{lengths: make([]uint32, atLeastOne(messages)), bytes: bytes}
 }
 
-// Fits reports whether the receiver has room for a message of n bytes now.
+// Fits reports whether the receiver has room for a message of n bytes now. It returns false if n is larger than 4,294,967,295.
 func (w *SendWindow) Fits(n int) bool {
-	return w.sent-w.granted < uint64(len(w.lengths)) && int64(n) <= w.bytes-w.used
+	return w.sent-w.granted < uint64(len(w.lengths)) && int64(n) <= min(w.bytes-w.used, longest)
 }
 
 // Send counts a message of n bytes as sent and returns its number. It panics if the message does not fit.
@@ -39,7 +44,7 @@ func (w *SendWindow) Send(n int) uint64 {
 		panic(fmt.Sprintf("credit: a message of %d bytes is sent without credit", n))
 	}
 	seq := w.sent
-	w.lengths[w.Slot(seq)] = n
+	w.lengths[w.Slot(seq)] = uint32(n)
 	w.sent++
 	w.used += int64(n)
 	return seq
@@ -91,7 +96,7 @@ type ReceiveWindow struct {
 
 // message is one that has been received.
 type message struct {
-	length   int
+	length   uint32
 	released bool
 }
 
@@ -109,10 +114,10 @@ func (w *ReceiveWindow) Receive(seq uint64, n int) error {
 		return fmt.Errorf("number %d is out of order: %d is next", seq, w.received)
 	case w.received-w.released >= uint64(len(w.messages)):
 		return fmt.Errorf("number %d has no credit: all %d slots are in use", seq, len(w.messages))
-	case int64(n) > w.bytes-w.used:
+	case int64(n) > min(w.bytes-w.used, longest):
 		return fmt.Errorf("number %d has %d bytes, and the receiver has room for %d", seq, n, w.bytes-w.used)
 	}
-	w.messages[w.Slot(seq)] = message{length: n}
+	w.messages[w.Slot(seq)] = message{length: uint32(n)}
 	w.received++
 	w.used += int64(n)
 	return nil

@@ -9,6 +9,7 @@
 //     a test can show that none is left.
 //   - A [Pin] holds a Go slice's backing array in place and alive.
 //   - A lock ([Lock], [Unlock]) keeps the pages of a slice resident.
+//   - [Discard] gives pages of memory back to the system. The memory stays mapped, and its bytes are 0 afterwards.
 //   - [Load64], [Store64], [Add64], [CompareAndSwap64], [LoadUint32] and
 //     [StoreUint32] act on registered bytes with the processor's atomic
 //     instructions, in the byte order of the host.

@@ -116,8 +116,8 @@ func (p *Policy) Woken(rang int64) {
 	}
 }
 
-// AddPair records a connection of which both ends are in this process. While there is one, two goroutines may spin instead of one, because
-// each end waits for the other. Transports over memory call it; those over sockets do not.
+// AddPair records a connection of which both ends are in this process. While such a connection exists, two goroutines of the process may spin
+// instead of one, because each end waits for the other.
 func (p *Policy) AddPair() { p.proc.pairs.Add(1) }
 
 // RemovePair undoes one call of AddPair. The endpoint calls it when that connection has ended.
@@ -128,6 +128,7 @@ type process struct {
 	procs   int          // processors that the process may use
 	threads func() int   // number of threads that run goroutines; it may change
 	now     func() int64 // nanoseconds
+	run     func()       // lets other goroutines run on the thread of the caller
 	yield   func()       // gives the processor to other threads; nil: the system has no such call
 
 	drivers atomic.Int32 // waiters of calls that spin
@@ -144,7 +145,7 @@ type process struct {
 var shared = newProcess(runtime.NumCPU(), func() int { return runtime.GOMAXPROCS(0) }, Now, schedYield)
 
 func newProcess(procs int, threads func() int, now func() int64, yield func()) *process {
-	p := &process{procs: procs, threads: threads, now: now, yield: yield}
+	p := &process{procs: procs, threads: threads, now: now, run: runtime.Gosched, yield: yield}
 	p.setPrice(initialPrice)
 	return p
 }

@@ -1,7 +1,6 @@
 package progress
 
 import (
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -29,6 +28,8 @@ const (
 	restLongest  = 16 // largest number of waits that park between two probes: each probe that misses doubles it up to here
 	probeFactor  = 2  // length of a probe in budgets: the peer's wake-up and the waiter's own, twice
 	withinFactor = 4  // length of a spin in budgets after a part of a message has come
+	// runAfter is the time without a message after which a waiter calls runtime.Gosched, if goroutines spin on all threads.
+	runAfter = int64(2 * time.Microsecond)
 	// stallGap is the time between two readings of the clock above which another thread has had the processor.
 	stallGap = int64(20 * time.Microsecond)
 	// spinLimit bounds a spin with its stalls, because the waiter may have a deadline. A policy of NewFixed has no such limit.
@@ -38,8 +39,9 @@ const (
 // Source remembers whether spinning has paid at one place that messages come from. Its methods are safe for concurrent use. A Source
 // must not be copied after Init.
 type Source struct {
-	policy *Policy
-	kind   Kind
+	policy  *Policy
+	kind    Kind
+	watcher *Watcher // the argument of Relieve; nil: Relieve was not called
 
 	misses atomic.Int32 // in a row, up to missesToRest
 	rest   atomic.Int32 // number of waits that park between probes, when resting
@@ -49,6 +51,13 @@ type Source struct {
 
 // Init sets the policy and the kind of s. It must be called once, before all other methods.
 func (s *Source) Init(p *Policy, kind Kind) { s.policy, s.kind = p, kind }
+
+// Relieve makes waiters of s do the work of w while they spin. [Spin.Vain] may look at the objects of w, so its caller must hold no lock that the
+// Look method of an object takes. Relieve must be called before the first wait on s, and before [Watcher.Add].
+func (s *Source) Relieve(w *Watcher) {
+	s.watcher = w
+	w.relieved.Store(true)
+}
 
 // attempt returns the length of the next spin in budgets; 0: the waiter parks at once.
 func (s *Source) attempt() int64 {
@@ -196,7 +205,7 @@ func (s *Spin) Found() {
 }
 
 func (s *Spin) reset() {
-	s.looks, s.looked, s.start, s.threads = 0, 0, 0, 0
+	s.looks, s.looked, s.start = 0, 0, 0
 	s.over, s.stall, s.others = false, false, false
 }
 
@@ -223,6 +232,9 @@ func (s *Spin) Vain() bool {
 // message may have come meanwhile.
 func (s *Spin) check() {
 	now := s.proc.now()
+	if w := s.src.watcher; w != nil {
+		w.relieve(now)
+	}
 	switch {
 	case s.looked == 0:
 		factor := s.factor
@@ -242,16 +254,33 @@ func (s *Spin) check() {
 		if !s.stall {
 			s.src.miss()
 		}
-	case now-s.start >= kinds[s.src.kind].yieldAfter || s.proc.early.Load() > 0:
-		if s.threads == 0 {
-			s.threads = s.proc.threads()
-		}
-		if s.threads == 1 {
-			runtime.Gosched()
+	case s.parts() && s.proc.partNow():
+		s.over = true
+	default:
+		early := s.proc.early.Load() > 0
+		if (early || now-s.start >= runAfter) && s.full() {
+			s.proc.run()
 			s.looked = s.proc.now() // because other goroutines have run, not other threads
 		}
-		s.giveProcessor()
+		if early || now-s.start >= kinds[s.src.kind].yieldAfter {
+			s.giveProcessor()
+		}
 	}
+}
+
+// parts reports whether the waiter parks to leave a processor that it shares with its peer. A driver on sockets does not: the background
+// goroutine would read on the same processor, and the peer, whose poller waits for the next call, parks anyway.
+func (s *Spin) parts() bool {
+	return s.src.policy.mode != Latency && (s.src.kind == Memory || !s.driver)
+}
+
+// full reports whether goroutines spin on all threads that run goroutines. Other goroutines can then run only if a spinning one calls
+// runtime.Gosched.
+func (s *Spin) full() bool {
+	if s.threads == 0 {
+		s.threads = s.proc.threads()
+	}
+	return int(s.proc.drivers.Load()+s.proc.pollers.Load()) >= s.threads
 }
 
 // stalled moves the end of the spin by gap, a time in which another thread had the processor, because the waiter could not look then.
@@ -276,9 +305,13 @@ func (s *Spin) giveProcessor() {
 	s.looked = now
 }
 
-// Yield gives the processor of a goroutine that does not spin to other threads, as a spinning waiter does. A goroutine that works for
-// many connections calls it between two pieces of work, because otherwise the kernel takes the processor away in the middle of one.
+// Yield gives the processor to other threads, as a spinning waiter does, and counts and limits such yields by the same rules. A goroutine that
+// works for many connections without spinning calls it between two pieces of work, because the kernel would otherwise preempt it in the middle
+// of one. Yield does nothing if waiters of p do not spin.
 func (p *Policy) Yield() {
+	if !p.MaySpin() {
+		return
+	}
 	now := p.proc.now()
 	if !p.proc.mayYield(now) {
 		return

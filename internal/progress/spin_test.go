@@ -58,6 +58,27 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestSpinRelieves checks that a spin looks at the objects of the watcher to which Relieve has bound its source, about once in each interval.
+func TestSpinRelieves(t *testing.T) {
+	b := newBench(Latency)
+	var w Watcher
+	o := newWatchedObject()
+	o.again.Store(1000)
+	o.watch.on.Store(true)
+	w.mu.Lock()
+	w.list, w.alarm, w.running = []*Watch{&o.watch}, newTicks(), true
+	w.mu.Unlock()
+	w.swept.Store(b.clock)
+	src := b.source(Socket)
+	src.Relieve(&w)
+	s := src.Spin(true)
+	d, _ := b.waste(&s, time.Microsecond)
+	if n := int64(o.looks.Load()); n > int64(d)/relieveAfter || n < int64(d/WatchInterval) {
+		t.Errorf("%d looks of the watcher in a spin of %v", n, d)
+	}
+	w.Close()
+}
+
 // A message in the first looks costs no reading of the clock.
 func TestNoClock(t *testing.T) {
 	b := newBench(Balanced)
@@ -242,6 +263,62 @@ func TestYieldHogged(t *testing.T) {
 	b.proc.found(true)
 	if b.proc.hogged.Load() != 0 {
 		t.Error("a yield that helped did not undo the doubling")
+	}
+}
+
+// A waiter parks once after 16 messages for which the peer had to run on the waiter's processor, without a miss. The number doubles up to 512
+// while the peer stays, and is 16 again after 64 messages without the peer.
+func TestPart(t *testing.T) {
+	for _, kind := range []Kind{Memory, Socket} {
+		for _, driver := range []bool{true, false} {
+			testPart(t, kind, driver)
+		}
+	}
+}
+
+func testPart(t *testing.T, kind Kind, driver bool) {
+	b := newBench(Balanced)
+	src := b.source(kind)
+	s := src.Spin(driver)
+	defer s.End()
+	b.took = 5 * time.Microsecond
+	// together delivers messages, each right after a yield to another thread, until the waiter parks, and returns their number.
+	together := func() (n int) {
+		for ; n <= 2*partMost; n++ {
+			for calls := b.calls; b.calls == calls; b.clock += int64(100 * time.Nanosecond) {
+				if !s.Vain() {
+					s.End()
+					return n
+				}
+			}
+			s.Found()
+		}
+		return n
+	}
+	if n := together(); kind == Socket && driver { // a warm-up, after which waiters yield from the first look on
+		if n <= 2*partMost {
+			t.Errorf("a driver on a socket parked after %d messages", n)
+		}
+		return
+	}
+	b.proc.part.Store(0)
+	for _, want := range []int{16, 32, 64, 128, 256, 512, 512} {
+		if got := together(); got != want {
+			t.Fatalf("a waiter parked after %d messages, want %d", got, want)
+		}
+	}
+	if n := src.misses.Load(); n != 0 {
+		t.Errorf("parking on a shared processor counted as %d misses", n)
+	}
+	for range partAlone {
+		b.proc.found(false)
+	}
+	if got := together(); got != partLeast {
+		t.Errorf("a waiter parked after %d messages although the peer had left, want %d", got, partLeast)
+	}
+	b.pol.mode = Latency
+	if got := together(); got <= 2*partMost {
+		t.Errorf("a waiter of mode Latency parked after %d messages", got)
 	}
 }
 
@@ -502,5 +579,50 @@ func TestYieldIsWatched(t *testing.T) {
 	p.Yield()
 	if calls != 2 {
 		t.Errorf("%d yields after the pause, want 2", calls)
+	}
+}
+
+// While goroutines spin on all threads, they let other goroutines run. While a thread is free they do not.
+func TestFullThreads(t *testing.T) {
+	b := newBench(Balanced)
+	runs, threads := 0, 2
+	b.proc.run = func() { runs++ }
+	b.proc.threads = func() int { return threads }
+	b.pol.AddPair()
+	spin := func() {
+		runs = 0
+		s := b.source(Socket).Spin(true)
+		b.waste(&s, 400*time.Nanosecond)
+	}
+	if spin(); runs != 0 {
+		t.Errorf("the only spinning goroutine of a process with two threads let others run %d times", runs)
+	}
+	other := b.source(Socket).Spin(false)
+	if !other.Begin() {
+		t.Fatal("the other end of the pair may not spin")
+	}
+	looks := int(b.pol.Budget() / (400 * time.Nanosecond) / time.Duration(kinds[Socket].looks))
+	if spin(); runs < looks/2 || runs > looks {
+		t.Errorf("two spinning goroutines on two threads let others run %d times in %d readings of the clock", runs, looks)
+	}
+	threads = 3
+	if spin(); runs != 0 {
+		t.Errorf("two spinning goroutines of a process with three threads let others run %d times", runs)
+	}
+	other.End()
+	threads = 1
+	if spin(); runs == 0 {
+		t.Error("the goroutine that spins on the only thread did not let other goroutines run")
+	}
+}
+
+// Yield does nothing in a mode in which waiters do not spin.
+func TestYieldWithoutSpins(t *testing.T) {
+	for mode, want := range map[Mode]int{Balanced: 1, Economy: 0} {
+		b := newBench(mode)
+		b.pol.Yield()
+		if b.calls != want || b.pol.Counters().Yields != uint64(want) {
+			t.Errorf("mode %s: %d yields, counted %d, want %d", mode, b.calls, b.pol.Counters().Yields, want)
+		}
 	}
 }

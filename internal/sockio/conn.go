@@ -68,6 +68,12 @@ func (c *Conn) TryReadv(bufs [][]byte) (int, error) { return c.s.tryReadv(bufs) 
 // TryWritev does not retain bufs or its slices. The caller may change the bytes that were sent.
 func (c *Conn) TryWritev(bufs [][]byte) (int, error) { return c.s.tryWritev(bufs) }
 
+// Stand with true saves system calls of WaitRead when many connections of one [Poller] have traffic: from the next time that WaitRead parks,
+// the kernel reports all further bytes to the Poller, also while no goroutine is in WaitRead. A goroutine that is about to read without
+// WaitRead calls Stand with false before, because each of these reports would wake the goroutine in [Poller.Wait]. Stand does nothing without
+// a Poller.
+func (c *Conn) Stand(on bool) { c.s.stand(on) }
+
 // WaitRead calls ready at once and again after every event that may have made the connection readable, until ready returns true; then
 // it returns nil. After [Conn.Close] it returns an error that is [net.ErrClosed]. In between, the calling goroutine is parked.
 //

@@ -2,6 +2,7 @@ package sockio
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -75,9 +76,27 @@ func (d *direct) init(c *net.TCPConn) error {
 		_ = d.file.Close() // the error at hand is the one to return
 		return err
 	}
+	leavePacing(dup, addrPort(d.local).Addr(), addrPort(d.remote).Addr())
 	d.rx.do, d.tx.do = d.rx.receive, d.tx.send
 	d.rxW.events, d.txW.events = unix.EPOLLIN|unix.EPOLLRDHUP, unix.EPOLLOUT
 	return nil
+}
+
+// leavePacing changes the congestion control of a socket from BBR to Reno if the two ends of the connection are on one host. BBR paces segments
+// by timers of the kernel, and the interrupts of these timers delay the next messages. Pacing gains nothing here, because a connection within
+// a host has no bottleneck. Reno does not pace, and every process may choose it. The socket works with either, so an error is ignored.
+func leavePacing(fd int, local, remote netip.Addr) {
+	if !sameHost(local, remote) {
+		return
+	}
+	if name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err == nil && name == "bbr" {
+		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	}
+}
+
+// sameHost reports whether a connection between the two addresses stays within this host.
+func sameHost(local, remote netip.Addr) bool {
+	return local.IsValid() && (local == remote || local.IsLoopback() && remote.IsLoopback())
 }
 
 func (d *direct) waitRead(ready func() bool) error  { return d.wait(&d.rxW, ready) }
@@ -113,6 +132,15 @@ func (d *direct) wait(w *waiter, ready func() bool) error {
 			return err
 		}
 	}
+}
+
+// stand counts as a waiter, because the descriptor must stay open during the system call: another connection may get its number.
+func (d *direct) stand(on bool) {
+	if d.member.stand.Load() == on || !d.enter() {
+		return
+	}
+	defer d.leave()
+	d.member.setStanding(on)
 }
 
 // enter counts a waiter, unless the connection is closed.

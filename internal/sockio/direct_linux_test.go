@@ -4,12 +4,15 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func init() {
@@ -251,5 +254,64 @@ func exchange(t *testing.T, from, to stream, bufs [][]byte) {
 	}
 	for got := 0; got < 64; {
 		got += spinRead(t, to, bufs)
+	}
+}
+
+// TestLeavePacing opens loopback connections of which the system's choice is BBR or CUBIC.
+func TestLeavePacing(t *testing.T) {
+	for _, tc := range []struct{ system, want string }{{"bbr", "reno"}, {"cubic", "cubic"}, {"reno", "reno"}} {
+		t.Run(tc.system, func(t *testing.T) {
+			ca, cb := tcpPair(t)
+			defer func() { _ = cb.Close() }()
+			raw, err := ca.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var set error
+			if err := raw.Control(func(fd uintptr) {
+				set = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, tc.system)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if set != nil {
+				t.Skipf("the system has no congestion control %q for this process: %v", tc.system, set)
+			}
+			d := new(direct)
+			if err := d.init(ca); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = d.close() }()
+			var got string
+			if err := d.control(func(fd int) (err error) {
+				got, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if got != tc.want {
+				t.Errorf("the congestion control is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSameHost(t *testing.T) {
+	for _, tc := range []struct {
+		local, remote string
+		want          bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1", "127.0.0.2", true},
+		{"::1", "::1", true},
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"127.0.0.1", "192.0.2.2", false},
+	} {
+		if got := sameHost(netip.MustParseAddr(tc.local), netip.MustParseAddr(tc.remote)); got != tc.want {
+			t.Errorf("sameHost(%s, %s) = %v, want %v", tc.local, tc.remote, got, tc.want)
+		}
+	}
+	if sameHost(netip.Addr{}, netip.Addr{}) {
+		t.Error("two unknown addresses count as one host")
 	}
 }

@@ -2,9 +2,14 @@ package sockio
 
 import (
 	"errors"
+	"io"
+	"math/rand/v2"
 	"os"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -151,7 +156,7 @@ func TestPollerWakeRead(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if a.s.member.setArmed(false) {
+	if a.s.member.isArmed() {
 		t.Error("the socket is armed, and no goroutine waits")
 	}
 	_ = a.Close()
@@ -270,4 +275,233 @@ func TestPollRefused(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// isArmed returns armed.
+func (m *member) isArmed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.armed
+}
+
+// isStanding returns standing.
+func (m *member) isStanding() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.standing
+}
+
+// TestStand checks that a standing connection stays armed in the kernel from one message to the next, that bytes which come while no
+// goroutine is in WaitRead are reported to the next one, and that Stand with false ends it, also while the goroutine is parked.
+func TestStand(t *testing.T) {
+	p := startPoller(t, true)
+	a, peer := connPair(t)
+	a.Join(p)
+	a.Stand(true)
+	buf := [][]byte{make([]byte, 10)}
+	read := func() {
+		t.Helper()
+		if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+			t.Fatal(err)
+		}
+		parked := false
+		if err := a.WaitRead(func() bool {
+			if !parked { // as a caller does that knows of no bytes
+				parked = true
+				return false
+			}
+			_, err := a.TryReadv(buf)
+			return err == nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		read() // the byte comes before, in or after WaitRead
+	}
+	if !a.s.member.isStanding() || a.s.member.isArmed() {
+		t.Error("the connection does not stand between two messages")
+	}
+	a.Stand(false)
+	if a.s.member.isStanding() {
+		t.Error("the connection stands")
+	}
+	read()
+	if a.s.member.isStanding() {
+		t.Error("the connection stands again")
+	}
+	a.Stand(true)
+	calls, got := make(chan struct{}), make(chan error, 1)
+	go func() {
+		got <- a.WaitRead(func() bool {
+			calls <- struct{}{}
+			_, err := a.TryReadv(buf)
+			return err == nil
+		})
+	}()
+	<-calls
+	for !a.s.member.isStanding() {
+		runtime.Gosched()
+	}
+	a.Stand(false)
+	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		select {
+		case <-calls:
+			continue
+		case err := <-got:
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		break
+	}
+	_ = a.Close()
+}
+
+// TestStandAfterClose calls Stand(false) for a closed connection, while another connection has the number of its descriptor. The Poller must
+// still wake the reader of the other connection.
+func TestStandAfterClose(t *testing.T) {
+	p := startPoller(t, true)
+	a, peer := connPair(t)
+	a.Join(p)
+	a.Stand(true)
+	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.WaitRead(func() bool { return a.s.member.isStanding() }); err != nil {
+		t.Fatal(err)
+	}
+	fd := a.s.member.fd
+	_ = a.Close()
+	for range 100 {
+		b, peer := connPair(t)
+		b.Join(p)
+		woken := make(chan error, 1)
+		go func() {
+			woken <- b.WaitRead(func() bool {
+				_, err := b.TryReadv([][]byte{make([]byte, 10)})
+				return err == nil
+			})
+		}()
+		for !b.s.member.isArmed() {
+			runtime.Gosched()
+		}
+		if b.s.member.fd != fd {
+			continue // the end of the test closes it
+		}
+		a.Stand(false)
+		if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+			t.Fatal(err)
+		}
+		limit := time.NewTimer(10 * time.Second)
+		defer limit.Stop()
+		select {
+		case err := <-woken:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-limit.C:
+			t.Error("a connection was disarmed by one that is closed")
+		}
+		return
+	}
+	t.Skip("the kernel gave the descriptor of the closed connection to none of the new ones, because tests beside this one took it")
+}
+
+// TestStandRandom has two goroutines that take turns at reading a connection, as those of package ofitcp do: one in WaitRead, and one
+// without it. They read into buffers of random lengths, leave bytes unread, and change Stand at random. All bytes arrive, and the end of the stream.
+func TestStandRandom(t *testing.T) {
+	for seed := range uint64(20) {
+		standRandom(t, seed)
+	}
+}
+
+func standRandom(t *testing.T, seed uint64) {
+	const total = 2_000
+	p := startPoller(t, true)
+	a, peer := connPair(t)
+	a.Join(p)
+	var role atomic.Bool // a goroutine reads
+	take := func() {
+		for !role.CompareAndSwap(false, true) {
+			runtime.Gosched()
+		}
+	}
+	var got atomic.Int64
+	var ended atomic.Bool // the end of the stream has been read
+	read := func(r *rand.Rand) (full bool) {
+		b := make([]byte, 1+r.IntN(40))
+		n, err := a.TryReadv([][]byte{b})
+		got.Add(int64(n))
+		if errors.Is(err, io.EOF) {
+			ended.Store(true)
+		}
+		return n == len(b)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r := rand.New(rand.NewPCG(1, seed))
+		for !ended.Load() {
+			first := r.IntN(2) == 0
+			if err := a.WaitRead(func() bool {
+				if a.Stand(r.IntN(8) > 0); first {
+					first = false
+					return false
+				}
+				if !role.CompareAndSwap(false, true) {
+					return true
+				}
+				defer role.Store(false)
+				for full := true; full; {
+					if full = read(r); full && r.IntN(4) == 0 {
+						return true // with bytes unread
+					}
+				}
+				return ended.Load() || r.IntN(4) == 0
+			}); err != nil {
+				return
+			}
+			take() // waits for the other goroutine
+			role.Store(false)
+		}
+	})
+	wg.Go(func() {
+		r := rand.New(rand.NewPCG(2, seed))
+		for got.Load() < total {
+			take()
+			a.Stand(r.IntN(4) > 0)
+			for range r.IntN(20) {
+				read(r)
+			}
+			role.Store(false)
+			for range r.IntN(50) {
+				runtime.Gosched()
+			}
+			if r.IntN(4) > 0 { // the other goroutine reads alone for a while
+				for until := got.Load() + int64(r.IntN(200)); got.Load() < min(until, total); runtime.Gosched() {
+				}
+			}
+		}
+	})
+	r := rand.New(rand.NewPCG(3, seed))
+	for sent := 0; sent < total; {
+		n, err := peer.TryWritev([][]byte{make([]byte, min(total-sent, 1+r.IntN(100)))})
+		if err != nil && !errors.Is(err, ErrWouldBlock) {
+			t.Fatal(err)
+		}
+		for sent += n; r.IntN(2) == 0 && got.Load() < int64(sent); {
+			runtime.Gosched()
+		}
+	}
+	if err := peer.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if got.Load() != total || !ended.Load() {
+		t.Errorf("%d bytes have come, want %d, and the end", got.Load(), total)
+	}
+	_ = a.Close()
 }

@@ -15,6 +15,7 @@ const Direct = false
 type socket = staged
 
 func (s *staged) mss() int                 { return 0 }
+func (s *staged) stand(bool)               {}
 func (s *staged) setUserTimeout(int) error { return errors.ErrUnsupported }
 
 func (s *staged) answers(time.Duration, <-chan struct{}) (bool, error) {

@@ -3,6 +3,7 @@
 package sockio
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -113,10 +114,13 @@ func epollNow(set int, events []unix.EpollEvent) (int, error) {
 }
 
 func (d *direct) tryReadv(bufs [][]byte) (int, error) {
+	before := d.member.events.Load()
 	moved, err := d.try(&d.rx, bufs, "read", "recv")
 	if err != nil || !moved {
+		d.member.read(before, errors.Is(err, ErrWouldBlock))
 		return 0, err
 	}
+	d.member.read(before, d.rx.n < d.rx.size)
 	orderRead()
 	if d.rx.n == 0 {
 		if e := d.reset.Load(); e != nil {

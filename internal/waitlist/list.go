@@ -23,6 +23,12 @@ type List[Want, Got any] struct {
 // Take hands out the wanted part and reports whether it could. It is called with the lock of the user held.
 type Take[Want, Got any] func(Want) (Got, bool)
 
+// Entry is the place of a goroutine in the queue.
+type Entry interface {
+	// Served reports whether the wait has been decided, by a part of the resource or by End. The caller holds the lock of the List's user.
+	Served() bool
+}
+
 // waiter is a goroutine in Wait.
 type waiter[Want, Got any] struct {
 	want       Want
@@ -32,6 +38,9 @@ type waiter[Want, Got any] struct {
 	wake       chan struct{} // capacity 1
 	prev, next *waiter[Want, Got]
 }
+
+// Served implements [Entry].
+func (w *waiter[Want, Got]) Served() bool { return w.decided }
 
 // Waiting reports whether any goroutine waits.
 func (l *List[Want, Got]) Waiting() bool { return l.first != nil }
@@ -74,6 +83,13 @@ func (l *List[Want, Got]) decide(w *waiter[Want, Got]) {
 // Wait waits behind all others until take has handed out want. It takes the lock, which the caller does not hold. If ctx ends before,
 // the error is its cause.
 func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, take Take[Want, Got]) (got Got, err error) {
+	return l.WaitWorking(ctx, mu, want, take, nil)
+}
+
+// WaitWorking is Wait for a goroutine that can itself do the work that frees the resource. If the goroutine must wait, WaitWorking calls
+// work once, without the lock, after the goroutine has got its place in the queue. work may return before or after the goroutine is served. A
+// nil work does nothing.
+func (l *List[Want, Got]) WaitWorking(ctx context.Context, mu sync.Locker, want Want, take Take[Want, Got], work func(context.Context, Entry)) (got Got, err error) {
 	w := l.waiter(want)
 	defer l.drop(w)
 	mu.Lock()
@@ -82,8 +98,12 @@ func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, t
 		return got, ErrEnded
 	}
 	l.push(w)
-	l.Serve(take) // something may have been given back since the caller looked
+	l.Serve(take) // because a part may have been given back since the caller looked
+	served := w.decided
 	mu.Unlock()
+	if work != nil && !served {
+		work(ctx, w)
+	}
 	select {
 	case <-w.wake:
 	case <-ctx.Done():

@@ -207,3 +207,95 @@ func TestEndWhileServing(t *testing.T) {
 		}
 	})
 }
+
+// workingWait is store.wait with a goroutine that works while it waits.
+func (s *store) workingWait(ctx context.Context, n int, work func(context.Context, Entry)) chan error {
+	done := make(chan error, 1)
+	go func() {
+		got, err := s.list.WaitWorking(ctx, &s.mu, n, s.take, work)
+		if err == nil && got != n {
+			err = errors.New("another amount")
+		}
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
+// served returns Entry.Served, for which it takes the lock.
+func (s *store) served(e Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.Served()
+}
+
+// TestWaitWorking: the work begins in the queue and without the lock, may serve its own goroutine or others, and does not end the wait when
+// it returns before.
+func TestWaitWorking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, calls := &store{}, 0
+		if err := <-s.workingWait(t.Context(), 2, func(_ context.Context, e Entry) {
+			calls++
+			if s.served(e) || s.list.Len() != 1 {
+				t.Errorf("the work begins with %d goroutines in the queue", s.list.Len())
+			}
+			s.give(1)
+			if s.served(e) {
+				t.Error("served with a part")
+			}
+			s.give(1)
+			if !s.served(e) {
+				t.Error("not served by the work")
+			}
+		}); err != nil || calls != 1 {
+			t.Errorf("%d calls of the work, %v", calls, err)
+		}
+		early := s.workingWait(t.Context(), 2, func(context.Context, Entry) { s.give(1) })
+		pending(t, "the wait of a goroutine whose work has ended", early)
+		late := s.workingWait(t.Context(), 1, func(_ context.Context, e Entry) {
+			s.give(1) // for the other one, which has come before
+			if s.served(e) {
+				t.Error("served before an earlier goroutine")
+			}
+		})
+		if err := <-early; err != nil {
+			t.Error(err)
+		}
+		pending(t, "the wait of the second", late)
+		s.give(2)
+		if err := <-late; err != nil || s.n != 1 {
+			t.Error(err, s.n)
+		}
+		if err := <-s.workingWait(t.Context(), 1, func(context.Context, Entry) { t.Error("work for a goroutine that need not wait") }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWaitWorkingEnds: the end of the context reaches the work, and ends the wait after it. The end of the list during the work ends the
+// wait as well.
+func TestWaitWorkingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cause := &store{}, errors.New("patience")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		working := s.workingWait(ctx, 1, func(ctx context.Context, _ Entry) { <-ctx.Done() })
+		pending(t, "the wait", working)
+		cancel(cause)
+		if err := <-working; !errors.Is(err, cause) || s.list.Waiting() {
+			t.Error(err)
+		}
+		if err := <-s.workingWait(t.Context(), 1, func(_ context.Context, e Entry) {
+			s.mu.Lock()
+			s.list.End()
+			s.mu.Unlock()
+			if !s.served(e) {
+				t.Error("the work does not see the end of the list")
+			}
+		}); !errors.Is(err, ErrEnded) {
+			t.Error(err)
+		}
+		if err := <-s.workingWait(t.Context(), 1, func(context.Context, Entry) { t.Error("work for a list that has ended") }); !errors.Is(err, ErrEnded) {
+			t.Error(err)
+		}
+	})
+}

@@ -38,8 +38,17 @@ type transport struct {
 
 	// stages are for small transfers, each of which takes one for as long as the device may use it. It is a channel, so that
 	// a transfer returns when its context ends although others hang.
-	stages chan *verbs.MR
+	stages chan *stage
 	staged int // how many were made
+
+	discard [1]verbs.SGE // of flow.Conn.Discard, for the read behind a write
+}
+
+// stage is registered memory for one small transfer. It holds the list of its one piece too, because a list made for each transfer
+// would be allocated.
+type stage struct {
+	mr  *verbs.MR
+	sgl [1]verbs.SGE
 }
 
 // smallTransfers is how many small transfers are under way at a time.
@@ -68,13 +77,14 @@ func connect(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*tran
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1), stages: make(chan *verbs.MR, smallTransfers)}
+	t := &transport{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1), stages: make(chan *stage, smallTransfers)}
+	t.discard[0] = c.Discard()
 	for range smallTransfers {
-		stage, err := c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
+		mr, err := c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
 		if err != nil {
 			return nil, errors.Join(&rmem.Error{Op: "dial", Server: t.Server(), Err: err}, t.Close(rmem.ErrClosed))
 		}
-		t.stages <- stage
+		t.stages <- &stage{mr: mr}
 		t.staged++
 	}
 	return t, nil
@@ -85,8 +95,8 @@ func (t *transport) Close(cause error) error {
 	t.c.Abort(cause)
 	var err error
 	for range t.staged {
-		stage := <-t.stages // transfers give them back, because the connection has ended
-		err = errors.Join(err, stage.Close())
+		s := <-t.stages // all stages come back, because the end of the connection ends the transfers
+		err = errors.Join(err, s.mr.Close())
 	}
 	return errors.Join(err, t.c.Close())
 }
@@ -155,7 +165,7 @@ func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64)
 	}
 	for done < len(p) && err == nil {
 		n := min(longest, len(p)-done)
-		if err = v.do(ctx, op, mr.SGE(done, n), off+int64(done)); err == nil {
+		if err = v.do(ctx, op, []verbs.SGE{mr.SGE(done, n)}, off+int64(done)); err == nil {
 			done += n
 		}
 	}
@@ -164,35 +174,37 @@ func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64)
 
 // small moves p through registered memory of the client, which costs a copy and no registration.
 func (v *window) small(ctx context.Context, op verbs.Opcode, p []byte, off int64) (int, error) {
-	var stage *verbs.MR
+	var s *stage
 	select {
-	case stage = <-v.t.stages:
+	case s = <-v.t.stages:
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	case <-v.t.c.Done():
 		return 0, v.t.c.Err()
 	}
-	defer func() { v.t.stages <- stage }()
+	defer func() { v.t.stages <- s }()
 	if op == verbs.OpWrite {
-		copy(stage.Bytes(), p)
+		copy(s.mr.Bytes(), p)
 	}
-	if err := v.do(ctx, op, stage.SGE(0, len(p)), off); err != nil {
+	s.sgl[0] = s.mr.SGE(0, len(p))
+	if err := v.do(ctx, op, s.sgl[:], off); err != nil {
 		return 0, err
 	}
 	if op == verbs.OpRead {
-		copy(p, stage.Bytes())
+		copy(p, s.mr.Bytes())
 	}
 	return len(p), nil
 }
 
-// do executes one operation. A write is done when its bytes are there: on devices that say so earlier, a read of one of them
-// is behind it, which is answered only then.
-func (v *window) do(ctx context.Context, op verbs.Opcode, sge verbs.SGE, off int64) error {
+// do executes one operation. A write is over when its bytes are in the peer's memory. Some devices complete a write earlier (t.exact is
+// false). There do posts a read of one byte behind the write, because the peer answers it only after it has placed the written bytes. sgl has
+// one entry, and its array is in use until do returns.
+func (v *window) do(ctx context.Context, op verbs.Opcode, sgl []verbs.SGE, off int64) error {
 	to := v.at
 	to.Addr += uint64(off)
-	wr := verbs.SendWR{Op: op, SGL: []verbs.SGE{sge}, Remote: to}
+	wr := verbs.SendWR{Op: op, SGL: sgl, Remote: to}
 	if op == verbs.OpWrite && !v.t.exact {
-		return v.t.c.Do(ctx, wr, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{v.t.c.Discard()}, Remote: to})
+		return v.t.c.Do(ctx, wr, verbs.SendWR{Op: verbs.OpRead, SGL: v.t.discard[:], Remote: to})
 	}
 	return v.t.c.Do(ctx, wr)
 }

@@ -32,6 +32,15 @@ const (
 	// firstLimit is how long a peer that has connected may take for its first message, which package flow sends at once.
 	firstLimit = 10 * time.Second
 
+	// stagingQuiet is the time without long records after which a sender frees the memory for their copies.
+	stagingQuiet = 500 * time.Millisecond
+
+	// quietTime is the time without records after which a connection gives the memory of its ring and of its receives back.
+	quietTime = 500 * time.Millisecond
+
+	// quietFrom is the number of bytes of that memory that must have been used since the last time.
+	quietFrom = 32 << 10
+
 	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
 	// without a record, two can be answered, and there is an end.
 	controls = 5

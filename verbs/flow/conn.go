@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -36,30 +37,37 @@ type Conn struct {
 	qp    *verbs.QP
 	conn  *verbs.Conn
 
-	remote   verbs.RemoteAddr // the peer's ring
-	slotLen  int              // bytes of sendMR for one message
-	oneSided *oneSidedOps
-	ringMR   *verbs.MR       // where the peer writes long records
-	recvMR   *verbs.MR       // buffers of receives
-	sendMR   *verbs.MR       // headers and short records to be sent
-	written  verbs.SendFlags // of the writes of long records
-	receives []verbs.RecvWR  // one for each buffer; never changed
+	remote  verbs.RemoteAddr // the peer's ring
+	slotLen int              // bytes of sendMR for one message
+	ringMR  *verbs.MR        // where the peer writes long records
+	recvMR  *verbs.MR        // buffers of receives
+	sendMR  *verbs.MR        // headers and short records to be sent
+	written verbs.SendFlags  // of the writes of long records
 
 	staging   atomic.Pointer[ring.Ring[*verbs.MR]] // for Send; nil until the first long record
-	stagingMu sync.Mutex                           // held by stage and release
+	stagingMu sync.Mutex                           // held by stage, unstage and release
 	// +checklocks:stagingMu
 	stageMR *verbs.MR // of staging
+	// calls unstage; nil before the first call of stage and after release
+	// +checklocks:stagingMu
+	stagingTimer *time.Timer
+	// number of blocks that staging had allocated at the last call of unstage
+	// +checklocks:stagingMu
+	stagingBlocks uint64
 
 	account *hostquota.Account // counts the memory of a connection of a Listener until release; nil: not counted
 
-	stop     context.CancelFunc // ends the goroutine
-	done     chan struct{}      // closed when it has ended
+	ctx      context.Context    // ends with the connection
+	stop     context.CancelFunc // ends ctx
+	done     chan struct{}      // closed when the goroutine of run has ended
 	watching sync.WaitGroup     // the goroutine of Config.KeepAlive
 	closing  sync.Once
 	closed   error // result of Close; written in closing
 
-	sendNext waitlist.Take[*outgoing, uint64] // sendWaiting and readWaiting, made once
-	readNext waitlist.Take[struct{}, Record]
+	// methods sendWaiting, readWaiting and drive, made once
+	sendNext  waitlist.Take[*outgoing, uint64]
+	readNext  waitlist.Take[struct{}, Record]
+	driveNext func(context.Context, waitlist.Entry)
 
 	closeLimit time.Duration // how long Close may take; minDisconnect of it is for the device's last messages, however long Close has lingered
 
@@ -73,7 +81,11 @@ type Conn struct {
 	// +checklocks:mu
 	tx txState
 	// +checklocks:mu
-	rx rxState
+	rx       rxState
+	oneSided *oneSidedOps // nil before the first call of Do
+	driver   driver       // guarded by mu, except the elements of driver.wcs
+	// +checklocks:mu
+	quiet quietState
 	// +checklocks:mu
 	stats Stats
 }
@@ -94,8 +106,9 @@ func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), oneSided: newOneSidedOps(), closeLimit: maxClose}
-	c.sendNext, c.readNext = c.sendWaiting, c.readWaiting
+	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), closeLimit: maxClose}
+	c.sendNext, c.readNext, c.driveNext = c.sendWaiting, c.readWaiting, c.drive
+	c.driver.init()
 	if err := c.build(dev); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -131,12 +144,10 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	if err := c.register(); err != nil {
 		return err
 	}
-	n := c.receiveLen()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i := range receives {
-		c.receives = append(c.receives, verbs.RecvWR{ID: idReceive | uint64(i), SGL: []verbs.SGE{c.recvMR.SGE(i*n, n)}})
-	}
-	for i := range receives {
-		if err := c.postReceive(i); err != nil {
+		if err := c.postReceiveLocked(i); err != nil {
 			return err
 		}
 	}
@@ -183,8 +194,7 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	if err := c.prepare(peer); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c.stop = cancel
+	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.mu.Lock()
 	if active {
 		c.open = true
@@ -194,9 +204,9 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	}
 	c.mu.Unlock()
 	if c.cfg.KeepAlive > 0 {
-		c.watching.Go(func() { c.watch(ctx) })
+		c.watching.Go(func() { c.watch(c.ctx) })
 	}
-	go c.run(ctx)
+	go c.run()
 	return nil
 }
 
@@ -214,18 +224,18 @@ func (c *Conn) prepare(peer hello) (err error) {
 	records, inline := min(int(peer.records), c.cfg.Records), min(int(peer.inline), c.cfg.Inline)
 	c.remote = peer.ring
 	c.slotLen = headerLen + inline
-	if c.sendMR, err = c.pd.RegMR(make([]byte, (records+controls)*c.slotLen), 0); err != nil {
+	if c.sendMR, err = c.pd.RegMR(make([]byte, controls*headerLen+records*c.slotLen), 0); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tx = newTx(newSendWindow(records, int(peer.bytes), inline), records)
-	c.rx.window, c.rx.queue = newRecvWindow(records, c.cfg.Bytes), make([]Record, records)
+	c.rx.window = newRecvWindow(records, c.cfg.Bytes)
 	return nil
 }
 
-// stage returns the ring to which Send copies long records. The first long record makes the ring, because many connections never
-// send one.
+// stage returns the ring to which Send copies long records. It makes the ring if there is none, which is so before the first long record,
+// because many connections never send one, and after unstage.
 func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 	if r := c.staging.Load(); r != nil {
 		return r, nil
@@ -253,7 +263,43 @@ func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 		return nil, err
 	}
 	c.staging.Store(r)
+	c.stagingBlocks = math.MaxUint64 // so that the first call of unstage keeps the ring
+	c.stagingTimer = time.AfterFunc(stagingQuiet, c.unstage)
 	return r, nil
+}
+
+// unstage frees the memory of staging, if the program has sent no long record for stagingQuiet and the device has sent all earlier ones.
+// Otherwise it runs again after stagingQuiet.
+func (c *Conn) unstage() {
+	c.stagingMu.Lock()
+	defer c.stagingMu.Unlock()
+	r := c.staging.Load()
+	if r == nil || c.stagingTimer == nil { // release has come first
+		return
+	}
+	if n := r.Stats().Allocs; n != c.stagingBlocks || r.Close() != nil { // Close fails while blocks are in use
+		c.stagingBlocks = n
+		c.stagingTimer.Reset(stagingQuiet)
+		return
+	}
+	c.staging.Store(nil)
+	if err := c.stageMR.Close(); err != nil {
+		c.fail(fmt.Errorf("memory for long records: %w", err))
+		return // release tries again
+	}
+	c.stageMR = nil
+}
+
+// stageAgain is stage for a sender that got a ring which is closed now. If unstage closes it, stageAgain waits for the end of unstage and makes
+// another ring. Otherwise the connection is over, and stageAgain returns the error.
+func (c *Conn) stageAgain(op string) (*ring.Ring[*verbs.MR], error) {
+	c.stagingMu.Lock()
+	err := c.writable(op)
+	c.stagingMu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return c.stage(op)
 }
 
 // memory returns the number of bytes that a connection of cfg holds for its peer. The peer can make the device write to all of
@@ -356,6 +402,10 @@ func (c *Conn) close() error {
 func (c *Conn) release() (err error) {
 	c.stagingMu.Lock()
 	defer c.stagingMu.Unlock()
+	if c.stagingTimer != nil {
+		c.stagingTimer.Stop()
+		c.stagingTimer = nil
+	}
 	if r := c.staging.Load(); r != nil {
 		_ = r.Close() // its error is that unsent records are left in it
 	}
@@ -392,10 +442,13 @@ func (c *Conn) failLocked(err error) {
 		return
 	}
 	c.err = err
-	if c.first != nil {
-		c.first.Stop()
+	for _, t := range []*time.Timer{c.first, c.quiet.timer} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	c.stop()
+	c.driver.endLocked()
 	if r := c.staging.Load(); r != nil {
 		r.End() // because pieces that the device had not sent are never freed
 	}
@@ -406,6 +459,7 @@ func (c *Conn) failLocked(err error) {
 	for slot := range uint64(mostOneSided) {
 		c.endOneSidedLocked(slot, err)
 	}
+	c.driver.returnLocked()
 }
 
 // overLocked is the error of an operation on a connection that is over.

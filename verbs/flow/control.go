@@ -38,9 +38,9 @@ func (c *Conn) controlLocked(k kind, f flags) bool {
 		c.tx.slots[i] = true
 		h := c.headerLocked(k)
 		h.flags |= f
-		slot := len(c.tx.out) + i
-		h.put(c.slot(slot))
-		c.tx.sgl = append(c.tx.sgl[:0], c.sendMR.SGE(slot*c.slotLen, headerLen))
+		at := i * headerLen // because the slots of control messages lie before those of records
+		h.put(c.sendMR.Bytes()[at : at+headerLen])
+		c.tx.sgl = append(c.tx.sgl[:0], c.sendMR.SGE(at, headerLen))
 		c.tx.wrs[0] = verbs.SendWR{ID: idControl | uint64(i), Op: verbs.OpSend, Flags: verbs.Signaled, SGL: c.tx.sgl}
 		c.stats.Control++
 		if _, err := c.qp.PostSend(c.tx.wrs[:1]); err != nil {
@@ -50,9 +50,6 @@ func (c *Conn) controlLocked(k kind, f flags) bool {
 	}
 	return false
 }
-
-// slot is the memory of a message that is sent.
-func (c *Conn) slot(i int) []byte { return c.sendMR.Bytes()[i*c.slotLen : (i+1)*c.slotLen] }
 
 // askLocked requests a grant from the peer for a sender that waits, unless a request is outstanding or the peer has nothing to
 // grant.
@@ -112,6 +109,7 @@ func (c *Conn) linger() {
 		return
 	}
 	c.tx.idle = append(c.tx.idle, idle)
+	c.driver.returnLocked()
 	c.mu.Unlock()
 	select {
 	case <-idle:

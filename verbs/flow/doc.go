@@ -45,9 +45,16 @@
 //
 // Sending, receiving and releasing a record allocates nothing on the Go heap in steady state.
 //
+// A connection that has used more than 32 KiB of its ring and of the memory of its receives gives the pages of both back to the system
+// when no record has come or gone for half a second and the program has released all records. The regions and the peer's window
+// stay as they are, and the next records take memory again. Devices that pin memory, and all devices on systems other than Linux, keep the pages
+// ([verbs.QP.GivePages]). The limit Config.MaxMemory counts the memory in any case, because the peer may use it at any time. Send
+// frees the memory for its copies of long records after half a second without a long record, too.
+//
 // # Concurrency
 //
 // All methods are safe for concurrent use. Records of concurrent senders are not mixed; calls that wait are served in the
 // order in which they began to wait. Each connection has one goroutine until Close, and with Config.KeepAlive one more, or two while
-// the peer's device is asked.
+// the peer's device is asked. That goroutine processes completions while no caller waits. A caller that waits processes them itself, so
+// that the message which it waits for wakes no other goroutine.
 package flow

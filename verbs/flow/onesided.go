@@ -17,12 +17,24 @@ type oneSidedOps struct {
 	ended [mostOneSided]chan struct{} // capacity 1, made once
 	errs  [mostOneSided]error         // guarded by the connection's lock
 	busy  [mostOneSided]bool          // guarded by the connection's lock
+	n     int                         // number of busy slots; guarded by the connection's lock
+
+	slots [mostOneSided]oneSidedOp
 }
+
+// oneSidedOp is the [waitlist.Entry] of the goroutine that waits for the operation in a slot.
+type oneSidedOp struct {
+	all  *oneSidedOps
+	slot int
+}
+
+func (o *oneSidedOp) Served() bool { return !o.all.busy[o.slot] }
 
 func newOneSidedOps() *oneSidedOps {
 	s := &oneSidedOps{free: make(chan int, mostOneSided)}
 	for i := range mostOneSided {
 		s.ended[i] = make(chan struct{}, 1)
+		s.slots[i] = oneSidedOp{s, i}
 		s.free <- i
 	}
 	return s
@@ -51,29 +63,41 @@ func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 			return fmt.Errorf("flow: %s: %v takes a receive of the peer, and those are for records: use Send or SendFrom", op, wr.Op)
 		}
 	}
+	ops := c.oneSidedOps()
 	var slot int
 	select {
-	case slot = <-c.oneSided.free:
+	case slot = <-ops.free:
 	case <-ctx.Done():
 		return fmt.Errorf("flow: %s: waiting for those under way: %w", op, context.Cause(ctx))
 	}
-	defer func() { c.oneSided.free <- slot }()
+	defer func() { ops.free <- slot }()
 	if err := c.postOneSided(op, slot, wrs); err != nil {
 		return err
 	}
+	c.drive(ctx, &ops.slots[slot])
 	select {
-	case <-c.oneSided.ended[slot]:
+	case <-ops.ended[slot]:
 	case <-ctx.Done():
 		c.Abort(GivenUp(context.Cause(ctx)))
-		<-c.oneSided.ended[slot] // the end of the connection signals it
+		<-ops.ended[slot] // because Abort signals it
 	}
 	c.mu.Lock()
-	err := c.oneSided.errs[slot]
+	err := ops.errs[slot]
 	c.mu.Unlock()
 	if ctx.Err() != nil && errors.Is(err, ErrGivenUp) {
 		err = context.Cause(ctx) // the cause of this caller, instead of another's ErrGivenUp
 	}
 	return c.closeAfter(op, err)
+}
+
+// oneSidedOps returns the operations of c. The first call makes them, because most connections have none.
+func (c *Conn) oneSidedOps() *oneSidedOps {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.oneSided == nil {
+		c.oneSided = newOneSidedOps()
+	}
+	return c.oneSided
 }
 
 // GivenUp returns an [ErrGivenUp] for [Conn.Abort] that contains why, the reason for which an operation ended early, as text. It
@@ -111,6 +135,7 @@ func (c *Conn) postOneSided(op string, slot int, wrs []verbs.SendWR) error {
 		return fmt.Errorf("flow: %s: %w", op, err)
 	}
 	c.oneSided.busy[slot], c.oneSided.errs[slot] = true, nil
+	c.oneSided.n++
 	if err != nil { // the device has the first request, and its success has no completion
 		c.failLocked(err)
 	}
@@ -121,8 +146,9 @@ func (c *Conn) postOneSided(op string, slot int, wrs []verbs.SendWR) error {
 //
 // +checklocks:c.mu
 func (c *Conn) endOneSidedLocked(slot uint64, err error) {
-	if slot < mostOneSided && c.oneSided.busy[slot] {
+	if slot < mostOneSided && c.oneSided != nil && c.oneSided.busy[slot] {
 		c.oneSided.busy[slot], c.oneSided.errs[slot] = false, err
+		c.oneSided.n--
 		c.oneSided.ended[slot] <- struct{}{}
 	}
 }

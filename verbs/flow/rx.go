@@ -14,12 +14,15 @@ import (
 // rxState is the receiving half of a connection.
 type rxState struct {
 	window   *recvWindow
-	queue    []Record // here and not read: n of them from first on, around the end
+	queue    []Record // ring of the received records that are not read: n of them, from first on; it grows when it is full
 	first    int
 	n        int
 	readers  waitlist.List[struct{}, Record]
 	fin      bool // no record follows
 	received bool // a sign of life has come since the last takeSigns
+
+	wrs [1]verbs.RecvWR // reused for each post
+	sgl [1]verbs.SGE
 }
 
 // Record is a record that was received. It stays in the memory in which the device has stored it, until Release.
@@ -49,7 +52,7 @@ func (r Record) Release() error {
 		return nil
 	}
 	if r.receive >= 0 { // before the grant that lets the peer use it
-		if err := c.postReceive(r.receive); err != nil {
+		if err := c.postReceiveLocked(r.receive); err != nil {
 			c.failLocked(fmt.Errorf("post a receive: %w", err))
 		}
 	}
@@ -78,7 +81,7 @@ func (c *Conn) Recv(ctx context.Context) (Record, error) {
 //
 // +checklocksignore: the list takes the lock
 func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
-	r, err := c.rx.readers.Wait(ctx, &c.mu, struct{}{}, c.readNext)
+	r, err := c.rx.readers.WaitWorking(ctx, &c.mu, struct{}{}, c.readNext, c.driveNext)
 	if errors.Is(err, waitlist.ErrEnded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -121,8 +124,17 @@ func (c *Conn) readLocked() (Record, bool) {
 	return r, true
 }
 
+// leastQueue is the length of the ring rxState.queue after its first record.
+const leastQueue = 4
+
 // push puts a record behind the others. recvWindow has made sure that there is room.
 func (rx *rxState) push(r Record) {
+	if rx.n == len(rx.queue) {
+		queue := make([]Record, max(2*rx.n, leastQueue))
+		k := copy(queue, rx.queue[rx.first:])
+		copy(queue[k:], rx.queue[:rx.first])
+		rx.queue, rx.first = queue, 0
+	}
 	rx.queue[(rx.first+rx.n)%len(rx.queue)] = r
 	rx.n++
 }
@@ -132,56 +144,21 @@ func (rx *rxState) push(r Record) {
 // +checklocksignore: the list calls it while the lock is held
 func (c *Conn) readWaiting(struct{}) (Record, bool) { return c.readLocked() }
 
-// postReceive posts the receive with buffer i.
-func (c *Conn) postReceive(i int) error {
-	_, err := c.qp.PostRecv(c.receives[i : i+1])
+// postReceiveLocked posts the receive with buffer i.
+//
+// +checklocks:c.mu
+func (c *Conn) postReceiveLocked(i int) error {
+	n := c.receiveLen()
+	c.rx.sgl[0] = c.recvMR.SGE(i*n, n)
+	c.rx.wrs[0] = verbs.RecvWR{ID: idReceive | uint64(i), SGL: c.rx.sgl[:]}
+	_, err := c.qp.PostRecv(c.rx.wrs[:])
 	return err
 }
 
-// run processes completions until ctx ends or the connection is over.
-func (c *Conn) run(ctx context.Context) {
-	defer close(c.done)
-	wcs := make([]verbs.WC, 64)
-	for {
-		n, err := c.cq.Wait(ctx, wcs)
-		if err != nil {
-			c.fail(err)
-			return
-		}
-		if c.take(wcs[:n]) {
-			return
-		}
-	}
-}
-
-// take processes completions and reports whether the connection is over.
-func (c *Conn) take(wcs []verbs.WC) (over bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range wcs {
-		if err := c.takeLocked(&wcs[i]); err != nil {
-			c.failLocked(err)
-		}
-	}
-	if c.err != nil {
-		return true
-	}
-	c.tx.waiters.Serve(c.sendNext)
-	c.rx.readers.Serve(c.readNext)
-	if c.rx.fin {
-		c.rx.readers.End()
-	}
-	c.answerLocked()
-	if c.idleLocked() {
-		c.tx.release()
-	}
-	return c.err != nil
-}
-
-// takeLocked processes one completion.
+// completeLocked processes one completion.
 //
 // +checklocks:c.mu
-func (c *Conn) takeLocked(wc *verbs.WC) error {
+func (c *Conn) completeLocked(wc *verbs.WC) error {
 	if c.err != nil {
 		return nil
 	}
@@ -241,8 +218,10 @@ func (c *Conn) sentLocked(seq uint64) error {
 	o := tx.out[seq%uint64(len(tx.out))]
 	tx.out[seq%uint64(len(tx.out))] = nil
 	tx.completed++
+	tx.freeSlots = append(tx.freeSlots, uint16(o.slot))
 	if o.waited {
-		o.sent <- struct{}{} // SendFrom, which waits for it, reuses o
+		tx.waitedOut--
+		o.end(nil) // after that SendFrom reuses o
 		return nil
 	}
 	block := o.block
@@ -259,6 +238,8 @@ func (c *Conn) sentLocked(seq uint64) error {
 func (c *Conn) messageLocked(i, n int) error {
 	at := i * c.receiveLen()
 	buf := c.recvMR.Bytes()[at : at+n : at+n]
+	c.quiet.taken += uint64(n)
+	c.useLocked(c.receiveLen())
 	h, err := parseHeader(buf)
 	if err != nil {
 		return err
@@ -282,7 +263,7 @@ func (c *Conn) messageLocked(i, n int) error {
 		}
 		c.rx.fin = true
 	}
-	return c.postReceive(i)
+	return c.postReceiveLocked(i)
 }
 
 // grantsLocked processes the grant, the requests and the answers of a header.
@@ -313,6 +294,8 @@ func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool,
 		}
 		end := h.offset + h.length
 		r.data, r.receive = mem[h.offset:end:end], -1
+		c.quiet.written += uint64(h.length)
+		c.useLocked(int(h.length))
 	} else if int(h.length) != len(payload) {
 		return false, fmt.Errorf("record %d is said to have %d bytes, and has %d", h.seq, h.length, len(payload))
 	}
@@ -322,5 +305,6 @@ func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool,
 	c.stats.Received++
 	c.stats.ReceivedBytes += uint64(h.length)
 	c.rx.push(r)
+	c.driver.long = r.receive < 0
 	return r.receive >= 0, nil
 }

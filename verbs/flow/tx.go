@@ -7,6 +7,7 @@ import (
 
 	"cinnabar/internal/waitlist"
 	"cinnabar/regmem"
+	"cinnabar/regmem/ring"
 	"cinnabar/verbs"
 )
 
@@ -29,7 +30,10 @@ type txState struct {
 	waiters        waitlist.List[*outgoing, uint64]
 	out            []*outgoing // by number of the record modulo the length; from completed to window.credit.Sent()-1
 	completed      uint64      // records that the device is done with
+	freeSlots      []uint16    // slots of sendMR for records; the last one is used first, so that few pages of sendMR are in use
 	waitingSenders int         // senders that are or will be among the waiters
+	waitedOut      int         // number of records in out for which SendFrom waits
+	staging        int         // number of senders that wait for room to copy a record
 	fin            bool        // CloseWrite was called; the end is sent when waitingSenders is 0
 	finSent        bool
 	unsentFlags    flags                // answers that wait for a slot
@@ -43,12 +47,14 @@ type txState struct {
 // outgoing is a record that is being sent. It is reused: by SendFrom, which waits for it, or else when it has been sent.
 type outgoing struct {
 	n      int
+	slot   int    // of sendMR, while the record is in out
 	short  []byte // payload that is copied behind the header
 	pieces [mostPieces]verbs.SGE
 	sgl    []verbs.SGE             // payload in registered memory: the first of pieces
 	block  regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
 	waited bool                    // SendFrom waits for sent
 	sent   chan struct{}           // capacity 1; signaled when the device has sent the record, if waited
+	over   bool                    // sent has been signaled
 	err    error                   // the reason if it was not sent; set before sent is signaled
 }
 
@@ -71,6 +77,15 @@ func (c *Conn) outgoing(n int) *outgoing {
 	return o
 }
 
+// end signals sent: err is nil if the device has sent the record, and otherwise the reason why it never will.
+func (o *outgoing) end(err error) {
+	o.err, o.over = err, true
+	o.sent <- struct{}{}
+}
+
+// Served implements [waitlist.Entry].
+func (o *outgoing) Served() bool { return o.over }
+
 // reuse keeps o for another record. It is not in use any more, and its channel is empty.
 func (tx *txState) reuse(o *outgoing) {
 	*o = outgoing{sent: o.sent}
@@ -80,18 +95,22 @@ func (tx *txState) reuse(o *outgoing) {
 }
 
 func newTx(w *sendWindow, records int) txState {
-	return txState{window: w, out: make([]*outgoing, records)}
+	free := make([]uint16, records) // 16 bits hold each slot, because records is at most mostRecords
+	for i := range free {
+		free[i] = uint16(records - 1 - i)
+	}
+	return txState{window: w, out: make([]*outgoing, records), freeSlots: free}
 }
 
 // end ends the records that are being sent.
 func (tx *txState) end(err error) {
 	for i, o := range tx.out {
 		if o != nil && o.waited {
-			o.err = err
-			o.sent <- struct{}{}
+			o.end(err)
 		}
 		tx.out[i] = nil
 	}
+	tx.waitedOut = 0
 	tx.release()
 }
 
@@ -121,10 +140,14 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 	if err != nil {
 		return err
 	}
-	block, err := staging.AllocContext(ctx, len(p))
+	block, err := c.allocStaging(ctx, staging, len(p))
+	for errors.Is(err, regmem.ErrClosed) { // unstage or the end of the connection has closed the ring
+		if staging, err = c.stageAgain(op); err != nil {
+			return err
+		}
+		block, err = c.allocStaging(ctx, staging, len(p))
+	}
 	switch {
-	case errors.Is(err, regmem.ErrClosed):
-		return c.over(op)
 	case errors.Is(err, regmem.ErrTooLarge):
 		return fmt.Errorf("flow: %s %d bytes: %w: Config.Bytes of this end is %d; use SendFrom", op, len(p), ErrTooLong, c.cfg.Bytes)
 	case err != nil:
@@ -141,6 +164,23 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 	c.stats.Copied += uint64(len(p))
 	c.mu.Unlock()
 	return nil
+}
+
+// allocStaging returns memory for a copy of n bytes, and waits while staging has too little room.
+func (c *Conn) allocStaging(ctx context.Context, staging *ring.Ring[*verbs.MR], n int) (regmem.Block[*verbs.MR], error) {
+	block, err := staging.Alloc(n)
+	if !errors.Is(err, regmem.ErrFull) {
+		return block, err
+	}
+	c.mu.Lock()
+	c.tx.staging++
+	c.driver.returnLocked()
+	c.mu.Unlock()
+	block, err = staging.AllocContext(ctx, n)
+	c.mu.Lock()
+	c.tx.staging--
+	c.mu.Unlock()
+	return block, err
 }
 
 // SendFrom sends a record that lies in registered memory of [Conn.PD], in at most three pieces, without a copy. It returns
@@ -171,6 +211,7 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 			return err
 		}
 	}
+	c.drive(context.Background(), o)
 	<-o.sent
 	err := o.err
 	c.mu.Lock()
@@ -217,7 +258,7 @@ func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 //
 // +checklocksignore: the list takes the lock
 func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
-	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.sendNext)
+	_, err := c.tx.waiters.WaitWorking(ctx, &c.mu, o, c.sendNext, c.driveNext)
 	c.mu.Lock()
 	c.tx.waitingSenders--
 	c.answerLocked() // the end, if it waited for this record
@@ -271,7 +312,8 @@ func (c *Conn) sendLocked(o *outgoing) (uint64, bool) {
 		return 0, false
 	}
 	p := tx.window.send(o.n)
-	slot := int(p.seq % uint64(len(tx.out)))
+	o.slot = int(tx.freeSlots[len(tx.freeSlots)-1])
+	tx.freeSlots = tx.freeSlots[:len(tx.freeSlots)-1]
 	h := c.headerLocked(kindRecord)
 	h.length, h.seq = uint32(o.n), uint32(p.seq)
 	if p.askSoon {
@@ -285,16 +327,21 @@ func (c *Conn) sendLocked(o *outgoing) (uint64, bool) {
 		to.Addr += uint64(p.offset)
 		wrs = append(wrs, verbs.SendWR{ID: idWrite | p.seq&^idMask, Op: verbs.OpWrite, Flags: c.written, SGL: o.sgl, Remote: to})
 	}
-	mem := c.slot(slot)
+	at := controls*headerLen + o.slot*c.slotLen
+	mem := c.sendMR.Bytes()[at : at+c.slotLen]
 	h.put(mem)
 	n := headerLen + copy(mem[headerLen:], o.short)
 	c.stats.Copied += uint64(len(o.short))
-	tx.sgl = append(tx.sgl[:0], c.sendMR.SGE(slot*c.slotLen, n))
+	tx.sgl = append(tx.sgl[:0], c.sendMR.SGE(at, n))
 	if !p.inRing {
 		tx.sgl = append(tx.sgl, o.sgl...)
 	}
 	wrs = append(wrs, verbs.SendWR{ID: idRecord | p.seq&^idMask, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: tx.sgl})
-	tx.out[slot] = o
+	tx.out[p.seq%uint64(len(tx.out))] = o
+	if o.waited {
+		tx.waitedOut++
+	}
+	c.driver.long = p.inRing
 	c.stats.Sent++
 	c.stats.SentBytes += uint64(o.n)
 	if _, err := c.qp.PostSend(wrs); err != nil {

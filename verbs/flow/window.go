@@ -23,11 +23,8 @@ type sendWindow struct {
 	askedNow  bool
 }
 
-// ringPlace is the number of a record's block in the layout.
-type ringPlace struct {
-	inRing bool
-	block  uint64
-}
+// ringPlace is the number of a record's block in the layout plus 1, or 0 if the record does not lie in the ring.
+type ringPlace uint64
 
 // placement is the number of a record that may be sent, and where it lies.
 type placement struct {
@@ -56,9 +53,10 @@ func (w *sendWindow) fits(n int) bool {
 // send counts a record of n bytes as sent and returns its place. The record must fit.
 func (w *sendWindow) send(n int) placement {
 	p := placement{seq: w.credit.Send(n), inRing: n > w.inline}
-	place := ringPlace{inRing: p.inRing}
+	var place ringPlace
 	if p.inRing {
-		p.offset, place.block = w.layout.Place(n)
+		offset, block := w.layout.Place(n)
+		p.offset, place = offset, ringPlace(block+1)
 	}
 	w.places[w.credit.Slot(p.seq)] = place
 	if !w.askedSoon && w.halfUsed() {
@@ -89,8 +87,8 @@ func (w *sendWindow) grant(total uint32) error {
 		return err
 	}
 	for seq := before; seq < w.credit.Granted(); seq++ {
-		if p := w.places[w.credit.Slot(seq)]; p.inRing {
-			if err := w.layout.Free(p.block); err != nil {
+		if p := w.places[w.credit.Slot(seq)]; p != 0 {
+			if err := w.layout.Free(uint64(p - 1)); err != nil {
 				return err
 			}
 		}

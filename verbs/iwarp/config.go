@@ -24,6 +24,10 @@ type Config struct {
 	// another peer may change memory while a frame is received into it, because the CRC
 	// could then be wrong, which ends the connection.
 	NoCRC bool
+	// NoLocalCRC has the effect of NoCRC on connections within this host, which have the same IP address, or loopback addresses, at both ends.
+	// The bytes of such a connection stay in the memory of the machine, unless a program forwards loopback ports to another host, as ssh -L
+	// does. Both ends of the connection then have loopback addresses, and only the forwarding program protects the bytes on the network.
+	NoLocalCRC bool
 	// NoImmediates and NoAtomics switch the extensions of RFC 7306 off, which
 	// nothing on the wire negotiates: a peer that lacks them ends the connection
 	// with a Terminate for an unknown opcode.

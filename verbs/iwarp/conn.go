@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
 	"cinnabar/verbs"
 )
@@ -59,6 +60,7 @@ type conn struct {
 	dev    *device
 	qp     *qp
 	sock   *sockio.Conn
+	polled bool // sock has joined poller
 	local  netip.AddrPort
 	remote netip.AddrPort
 	host   hostquota.Host // of remote
@@ -74,13 +76,12 @@ type conn struct {
 	ird    int
 	ord    int
 
-	polls        atomic.Uint64 // number of calls of poll
-	claimed      atomic.Bool   // pollers read; the background reader is parked
-	paused       atomic.Bool   // nothing is read until a receive is posted
-	resume       chan struct{} // capacity 1; wakes the background reader
-	watched      atomic.Bool   // in watcher.list; changed with watcher.mu held
-	watchedPolls uint64        // guarded by watcher.mu
-	seat         seat
+	claim  progress.Claim // while it is taken, pollers read and the background reader is parked
+	paused atomic.Bool    // nothing is read until a receive is posted
+	resume chan struct{}  // capacity 1; wakes the background reader
+	watch  progress.Watch
+	seat   seat
+	source progress.Source // decides for how long a reader that found input looks for more before it sleeps
 
 	received  atomic.Bool // an FPDU of the peer has been received
 	resendRTR atomic.Bool // the active side must send its opening message again
@@ -98,7 +99,8 @@ type conn struct {
 	err         error         // result of Err; set before done is closed
 	last        []byte        // bytes that writeLast sends; set before done is closed
 	linger      *time.Timer   // ends state closed; set before done is closed
-	goroutine   atomic.Int32  // number of background goroutines that run: readLoop and writeLoop
+	goroutine   atomic.Int32  // number of background goroutines that have not ended: readLoop, and writeLoop, which starts when it is needed
+	writer      atomic.Bool   // writeLoop has started
 
 	rxMu sync.Mutex
 	// +checklocks:rxMu
@@ -136,9 +138,10 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 	c.account = d.book.Account(c.host)
 	c.rx.init(rdmap.Options{Immediates: !d.cfg.NoImmediates, Atomics: !d.cfg.NoAtomics, Passive: !h.active})
 	c.tx.init()
-	c.responses.ring = make([]response, max(c.ird, 1))
-	c.reads.ring = make([]readOp, c.ord+1) // and one for an RTR
+	c.watch.Init(c)
 	c.seat.ready = c.readSeated
+	c.source.Init(q.recvCQ.policy, progress.Socket)
+	c.source.Relieve(q.recvCQ.watch)
 	c.canSend.Store(h.active)
 	c.goroutine.Store(2)
 	return c
@@ -168,12 +171,12 @@ func (c *conn) Err() error {
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) poll(claim bool) {
-	c.polls.Add(1)
-	if claim && sockio.Direct && !c.claimed.Load() { // otherwise only the background reader brings bytes in
-		c.claimed.Store(true)
-		c.dev.watch.add(c)
+	c.claim.Drive()
+	if claim && sockio.Direct && !c.claim.Taken() { // without sockio.Direct only the background reader can receive bytes
+		c.claim.Take()
+		c.watched()
 	}
-	if c.txBlocked.Load() && c.claimed.Load() {
+	if c.txBlocked.Load() && c.claim.Taken() {
 		c.txBlocked.Store(false)
 		c.txWant.Store(true) // for afterRx
 	}
@@ -197,7 +200,7 @@ func (c *conn) afterRx() {
 
 // endClaim returns the connection from the pollers to the background goroutines.
 func (c *conn) endClaim() {
-	if c.claimed.Swap(false) {
+	if c.claim.End() {
 		c.wakeReader()
 		if c.txBlocked.Load() {
 			c.wakeWriter()
@@ -206,9 +209,18 @@ func (c *conn) endClaim() {
 }
 
 func (c *conn) wakeWriter() {
+	c.startWriter()
 	select {
 	case c.txWake <- struct{}{}:
 	default:
+	}
+}
+
+// startWriter starts the background writer, unless it has started. wg.Go must not be called while the count of dev.wg is 0. The count is above
+// 0 here, because readLoop counts, and ends only after teardown has called startWriter.
+func (c *conn) startWriter() {
+	if !c.writer.Load() && !c.writer.Swap(true) {
+		c.dev.wg.Go(c.writeLoop)
 	}
 }
 
@@ -233,7 +245,7 @@ func (c *conn) readLoop() {
 			c.readUntilClosed()
 			return
 		}
-		for (c.claimed.Load() || c.paused.Load()) && !c.closed.Load() {
+		for (c.claim.Taken() || c.paused.Load()) && !c.closed.Load() {
 			select {
 			case <-c.resume:
 			case <-c.done:
@@ -242,25 +254,65 @@ func (c *conn) readLoop() {
 	}
 }
 
-// onReadable reads until the socket is empty. True ends the wait.
+// onReadable reads as readWhile does, on the background reader. WaitRead returns when onReadable returns true.
 func (c *conn) onReadable() bool {
-	if c.closed.Load() || c.claimed.Load() || c.paused.Load() {
+	if c.backgroundDone() {
 		return true
 	}
-	for first, more := true, true; more && !c.closed.Load() && !c.claimed.Load() && !c.paused.Load(); first = false {
-		c.rxMu.Lock()
-		if first {
-			c.rxStats.wakeups++
-		}
-		more = c.receiveLocked(false)
-		c.rxMu.Unlock()
-		c.afterRx()
-	}
-	return c.closed.Load() || c.claimed.Load() || c.paused.Load()
+	c.rxMu.Lock()
+	c.rxStats.wakeups++
+	c.rxMu.Unlock()
+	return c.readWhile(false, c.backgroundDone)
 }
 
-// readUntilClosed waits for the peer to close, after a last message may have been sent.
+// backgroundDone reports whether the background reader has a reason not to read.
+func (c *conn) backgroundDone() bool {
+	return c.closed.Load() || c.claim.Taken() || c.paused.Load()
+}
+
+// spinInput is the number of bytes of input above which a reader does not look for more before it sleeps, because the peer needs processors
+// for the next bytes of a longer transfer, and the reader would occupy one.
+const spinInput = 16 << 10
+
+// readWhile reads until done returns true or the socket is empty. If it has read something, but no more than spinInput, it looks for more for the
+// time that source allows. It returns the last result of done. forCall says that the reader itself waits for a completion.
+func (c *conn) readWhile(forCall bool, done func() bool) bool {
+	s := c.source.Spin(forCall)
+	defer s.End()
+	input := uint64(0)
+	for read := false; !done(); {
+		c.rxMu.Lock()
+		before := c.rxStats.bytes
+		more := c.receiveLocked(forCall)
+		n := c.rxStats.bytes - before
+		c.rxMu.Unlock()
+		got := n > 0
+		input += n
+		c.afterRx()
+		switch {
+		case got:
+			if !read {
+				read = true
+				c.source.Answered()
+			}
+			s.Found()
+		case more:
+		case !read:
+			return done()
+		case input > spinInput, !s.Vain():
+			c.source.Park()
+			return done()
+		}
+	}
+	return true
+}
+
+// readUntilClosed discards input until the peer closes the ended connection, so that the peer can read the last message. It first waits until
+// the goroutine in the seat has left it, because that goroutine would otherwise wait for the peer, too, beyond the end of its context.
 func (c *conn) readUntilClosed() {
+	for c.seat.taken.Load() {
+		<-c.resume
+	}
 	junk := [][]byte{make([]byte, 16<<10)}
 	_ = c.waitInBackground(func() bool {
 		for {
@@ -327,6 +379,9 @@ func (c *conn) leave() {
 	if c.goroutine.Add(-1) == 0 {
 		c.linger.Stop()
 		_ = c.sock.Close() // it may be closed already
+		if c.polled {
+			poller.Release()
+		}
 		if c.active {
 			c.dev.own.Give(hostquota.Connections, 1)
 		} else {

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/progress"
 	"cinnabar/internal/rundown"
+	"cinnabar/internal/sockio"
 	"cinnabar/verbs"
 )
 
@@ -34,9 +36,17 @@ type cq struct {
 	context any
 	event   chan struct{} // capacity 1
 
+	// policy decides for how long goroutines that wait for input of a connection of the queue spin, and watch looks at the connections. Both
+	// are set before a connection has the queue.
+	policy *progress.Policy
+	watch  *progress.Watcher
+
 	users rundown.Guard // work queues that complete here; closed with mu held
 
 	mu sync.Mutex
+	// +checklocks:mu
+	depth int
+	// completions; it grows when it is full, up to depth entries
 	// +checklocks:mu
 	ring []cqe
 	// +checklocks:mu
@@ -59,14 +69,15 @@ type cq struct {
 	attached []*conn
 
 	ready    atomic.Int64            // count, for the look before the lock
-	asleep   atomic.Pointer[conn]    // the connection in whose seat a goroutine sleeps that waits for a completion; nil: none
+	asleep   atomic.Pointer[conn]    // the connection with a goroutine asleep in its seat; nil: none
 	armedNow atomic.Bool             // armed is not disarmed
 	conns    atomic.Pointer[[]*conn] // copy of attached for Poll
 	turn     atomic.Uint64
+	vain     atomic.Uint32 // number of polls that have found no completion
 }
 
 func newCQ(d *device, depth int, context any) *cq {
-	return &cq{dev: d, context: context, event: make(chan struct{}, 1), ring: make([]cqe, depth)}
+	return &cq{dev: d, context: context, policy: d.policy, watch: &d.watch, event: make(chan struct{}, 1), depth: depth, ring: make([]cqe, min(depth, firstEntries))}
 }
 
 func (q *cq) Event() <-chan struct{} { return q.event }
@@ -74,7 +85,7 @@ func (q *cq) Event() <-chan struct{} { return q.event }
 func (q *cq) Depth() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.ring)
+	return q.depth
 }
 
 // Poll takes completions and, if there are none, reads the sockets of the
@@ -85,9 +96,16 @@ func (q *cq) Poll(wc []verbs.WC) (int, error) {
 	}
 	if q.ready.Load() == 0 {
 		q.drive()
+		if q.ready.Load() == 0 {
+			poller.Look(q.vain.Add(1))
+		}
 	}
 	return q.take(wc)
 }
+
+// poller wakes the readers of all connections of the process. A goroutine that polls a queue in vain calls Look, because the peer may answer only
+// after this process has read another connection, and Go's scheduler wakes no reader while goroutines spin on all processors.
+var poller sockio.SharedPoller
 
 func (q *cq) take(wc []verbs.WC) (int, error) {
 	q.mu.Lock()
@@ -111,9 +129,22 @@ func (q *cq) take(wc []verbs.WC) (int, error) {
 		return 0, verbs.Errorf("poll completion queue", verbs.ErrClosed, "the queue is closed")
 	case q.overrun:
 		return 0, verbs.Errorf("poll completion queue", verbs.ErrCQOverrun,
-			"more than %d completions were waiting and some are lost; create the queue as deep as the work queues that use it together", len(q.ring))
+			"more than %d completions were waiting and some are lost; create the queue as deep as all work queues that use it have entries together", q.depth)
 	}
 	return 0, nil
+}
+
+// Follow implements [progress.Follower].
+func (q *cq) Follow(p *progress.Policy, w *progress.Watcher) { q.policy, q.watch = p, w }
+
+// Moves implements [verbs.CQMover].
+func (q *cq) Moves() (n uint64) {
+	if p := q.conns.Load(); p != nil {
+		for _, c := range *p {
+			n += c.traffic.Load()
+		}
+	}
+	return n
 }
 
 // drive lets the attached connections make progress in the caller's time.
@@ -179,7 +210,7 @@ func (q *cq) add(e cqe, solicited bool) {
 		q.mu.Unlock()
 		return
 	}
-	if q.count == len(q.ring) {
+	if q.count == q.depth {
 		first := !q.overrun
 		q.overrun = true
 		e.slots.Add(-e.n) // the completion is lost, so no poll will free the entries
@@ -189,6 +220,9 @@ func (q *cq) add(e cqe, solicited bool) {
 			q.dev.raise(verbs.DeviceEvent{Type: verbs.EventCQErr, Context: q.context, QPNum: e.wc.QPNum, Err: verbs.ErrCQOverrun})
 		}
 		return
+	}
+	if q.count == len(q.ring) {
+		q.ring, q.head = resized(q.ring, q.head, q.count, min(2*len(q.ring), q.depth)), 0
 	}
 	i := q.head + q.count
 	if i >= len(q.ring) {
@@ -232,11 +266,10 @@ func (q *cq) Resize(depth int) error {
 	if depth < q.count {
 		return verbs.Errorf(op, verbs.ErrInvalid, "%d entries cannot hold the %d completions that wait; poll them first", depth, q.count)
 	}
-	ring := make([]cqe, depth)
-	for i := range q.count {
-		ring[i] = q.ring[(q.head+i)%len(q.ring)]
+	q.depth = depth
+	if depth < len(q.ring) {
+		q.ring, q.head = resized(q.ring, q.head, q.count, depth), 0
 	}
-	q.ring, q.head = ring, 0
 	return nil
 }
 
@@ -269,9 +302,9 @@ func (q *cq) share(n int) {
 	q.mu.Lock()
 	q.pairs++
 	q.demand += n
-	warn := q.pairs > 1 && q.demand > len(q.ring) && !q.warned
+	warn := q.pairs > 1 && q.demand > q.depth && !q.warned
 	q.warned = q.warned || warn
-	depth, demand := len(q.ring), q.demand
+	depth, demand := q.depth, q.demand
 	q.mu.Unlock()
 	if warn {
 		q.dev.cfg.Logger.Warn("a completion queue is smaller than the work queues that share it", "depth", depth, "entries", demand)

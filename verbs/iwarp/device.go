@@ -17,6 +17,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/progress"
 	"cinnabar/verbs"
 	"cinnabar/verbs/internal/eventqueue"
 )
@@ -28,12 +29,11 @@ func Open(cfg Config) (*verbs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{cfg: cfg, caps: cfg.caps(), trail: audit.New(cfg.Logger), book: hostquota.NewBook(cfg.limits()), brake: brake{limit: cfg.DeniedLimit}, sharedStall: sharedStall, leastIdle: leastIdle, handshakes: handshakes{leastStay: leastStay},
+	d := &device{cfg: cfg, caps: cfg.caps(), trail: audit.New(cfg.Logger), book: hostquota.NewBook(cfg.limits()), brake: brake{limit: cfg.DeniedLimit}, policy: progress.New(progress.Balanced), sharedStall: sharedStall, leastIdle: leastIdle, handshakes: handshakes{leastStay: leastStay},
 		qps: make(map[uint32]*qp), conns: make(map[*conn]struct{}), requests: make(map[*connRequest]struct{})}
 	d.own = d.book.Account(hostquota.Host{})
 	d.keys.init()
 	d.events.Init()
-	d.watch.init(d)
 	d.guid = machineGUID(cfg.Name)
 	return verbs.NewDevice(d), nil
 }
@@ -60,13 +60,14 @@ type device struct {
 	guid   verbs.GUID
 	keys   keyTable
 	events eventqueue.Queue
-	watch  watcher
+	watch  progress.Watcher
 	stats  stats
 	trail  *audit.Trail
 	book   *hostquota.Book
 	own    *hostquota.Account // of connections that this side has dialled
 	brake  brake
 	pace   pace
+	policy *progress.Policy // decides how long background readers and goroutines in Park spin
 
 	sharedStall time.Duration // a constant, but for tests
 	leastIdle   time.Duration // likewise
@@ -134,7 +135,7 @@ func (d *device) Close() error {
 	}
 	d.mu.Unlock()
 	d.events.Close()
-	d.watch.close()
+	d.watch.Close()
 	d.wg.Wait()
 	return nil
 }
@@ -158,7 +159,7 @@ func (d *device) dropQP(q *qp) {
 	delete(d.qps, q.num)
 }
 
-// addConn registers c and starts its goroutines, unless the device is closed.
+// addConn registers c and starts its background reader, unless the device is closed.
 func (d *device) addConn(c *conn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +169,6 @@ func (d *device) addConn(c *conn) error {
 	d.conns[c] = struct{}{}
 	d.stats.connections.Add(1)
 	d.wg.Go(c.readLoop)
-	d.wg.Go(c.writeLoop)
 	return nil
 }
 

@@ -41,6 +41,7 @@ func (d *device) Dial(ctx context.Context, dqp verbs.QPDriver, addr netip.AddrPo
 		return nil, netError(op, addr, err)
 	}
 	tc := nc.(*net.TCPConn) // network "tcp" makes no other
+	local.CRC = d.cfg.asksCRC(unmap(tcpAddr(tc.LocalAddr())).Addr(), unmap(tcpAddr(tc.RemoteAddr())).Addr())
 	h, err := d.request(ctx, tc, local, p)
 	if err == nil {
 		var c *conn

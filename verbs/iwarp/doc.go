@@ -42,6 +42,10 @@
 // about to park arms the queue, and the goroutines take over at once; when the
 // polling stops without arming, they do so within a millisecond or two.
 //
+// A goroutine that parks in Wait on the queue of a single connection reads the socket itself, so a message
+// wakes that goroutine and no other. A reader that has found input looks for more for a while before it
+// sleeps, because a peer that reads or writes memory here usually continues.
+//
 // # Memory
 //
 // Payload goes from registered memory to the socket and from the socket to

@@ -64,6 +64,15 @@ func Seated(dev *verbs.Device) bool {
 	return false
 }
 
+// TakeSeat makes the first step of Park for the only connection of dev, the taking of the seat. park makes the other steps.
+func TakeSeat(dev *verbs.Device) (park func() bool, ok bool) {
+	c := dev.Driver().(*device).connections()[0]
+	return func() bool { return c.readInSeat(c.qp.recvCQ, nil) }, c.takeSeat()
+}
+
+// KeepUntilPeerCloses keeps the only connection of dev, which has ended, until its peer closes it.
+func KeepUntilPeerCloses(dev *verbs.Device) { dev.Driver().(*device).connections()[0].linger.Stop() }
+
 // Ended reports whether the peer of a connection of dev has ended its stream while
 // messages were held.
 func Ended(dev *verbs.Device) bool {
@@ -87,6 +96,14 @@ func MULPDU(dev *verbs.Device) int {
 	c.txMu.Lock()
 	defer c.releaseTx()
 	return c.tx.mulpdu
+}
+
+// Scratch returns the capacity of the memory for headers and small payloads of the connection of dev, and the largest one.
+func Scratch(dev *verbs.Device) (size, most int) {
+	c := dev.Driver().(*device).connections()[0]
+	c.txMu.Lock()
+	defer c.releaseTx()
+	return cap(c.tx.scratch), scratchBytes
 }
 
 // SetMULPDU makes the connection of dev believe that TCP's segments were of another size when it last looked.

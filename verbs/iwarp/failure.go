@@ -190,6 +190,7 @@ func (c *conn) teardown() {
 		<-c.done
 		return
 	}
+	c.startWriter() // because writeLoop sends the last bytes
 	c.closed.Store(true)
 	c.last = c.lastBytes(f)
 	bound, cur := c.dropRx()

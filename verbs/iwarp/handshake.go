@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -22,7 +23,13 @@ type handshake struct {
 	param  verbs.ConnParam
 }
 
-// localFor translates connection parameters into the parameters of MPA's negotiation.
+// asksCRC reports whether this side asks for the CRC on a connection between two addresses.
+func (c Config) asksCRC(local, remote netip.Addr) bool {
+	within := local == remote || local.IsLoopback() && remote.IsLoopback()
+	return !c.NoCRC && !(c.NoLocalCRC && within)
+}
+
+// localFor translates connection parameters into the parameters of MPA's negotiation. It leaves mpa.Local.CRC to asksCRC.
 func (c Config) localFor(op string, p verbs.ConnParam) (mpa.Local, error) {
 	ird, err := depth(op, "ResponderResources", p.ResponderResources, c.Depth)
 	if err != nil {
@@ -38,7 +45,7 @@ func (c Config) localFor(op string, p verbs.ConnParam) (mpa.Local, error) {
 	if p.RNRRetry > verbs.MaxRNRRetry {
 		return mpa.Local{}, verbs.Errorf(op, verbs.ErrInvalid, "RNRRetry is %d; 7, for ever, is the most", p.RNRRetry)
 	}
-	return mpa.Local{CRC: !c.NoCRC, Revision: uint8(c.Revision), IRD: ird, ORD: ord,
+	return mpa.Local{Revision: uint8(c.Revision), IRD: ird, ORD: ord,
 		PeerToPeer: !c.NoPeerToPeer && c.Revision == mpa.Revision2, RTRWrite: true, RTRRead: true, PrivateData: p.PrivateData}, nil
 }
 
@@ -177,9 +184,14 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.run(q, sock, h)
+	set, _ := poller.Acquire() // after an error the set is nil, and the connection waits by itself
+	sock.Join(set)
+	c, err := d.run(q, sock, h, set != nil)
 	if err != nil {
 		_ = sock.Close() // the caller receives the error of run
+		if set != nil {
+			poller.Release()
+		}
 		return nil, err
 	}
 	c.kick()
@@ -189,14 +201,15 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 	return c, nil
 }
 
-// run makes the connection on sock, which stays the caller's if that fails.
-func (d *device) run(q *qp, sock *sockio.Conn, h handshake) (*conn, error) {
+// run makes the connection on sock, which stays the caller's if that fails. polled says that sock has joined the poller.
+func (d *device) run(q *qp, sock *sockio.Conn, h handshake, polled bool) (*conn, error) {
 	if d.cfg.UserTimeout > 0 {
 		if err := sock.SetUserTimeout(d.cfg.UserTimeout); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, err
 		}
 	}
 	c := newConn(q, sock, h)
+	c.polled = polled
 	if h.active && h.agreed.RTR != mpa.RTRNone {
 		c.sendRTR(h.agreed.RTR == mpa.RTRWrite)
 		if f := c.failure.Load(); f != nil {

@@ -351,7 +351,7 @@ func (r *connRequest) judge() (reply mpa.Frame, err error) {
 	if err != nil {
 		return reply, err
 	}
-	local.Revision = mpa.Revision2
+	local.Revision, local.CRC = mpa.Revision2, r.dev.cfg.asksCRC(r.local.Addr(), r.remote.Addr())
 	reply, _, err = mpa.Respond(r.req, local)
 	return reply, err
 }
@@ -404,7 +404,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp verbs.QPDriver, p verbs.
 	if err != nil {
 		return nil, err
 	}
-	local.Revision = mpa.Revision2 // the highest that is taken; the peer has chosen
+	local.Revision, local.CRC = mpa.Revision2, r.dev.cfg.asksCRC(r.local.Addr(), r.remote.Addr()) // Revision2 is the highest revision that this side accepts; the peer has chosen the one in use
 	if err := q.reserve(op); err != nil {
 		return nil, err
 	}

@@ -209,9 +209,10 @@ func TestTwoPollers(t *testing.T) {
 func TestManyConnections(t *testing.T) {
 	const conns, messages = 64, 10
 	a, b := newSide(t, iwarp.Config{}, nil), newSide(t, iwarp.Config{}, nil)
-	src, dst := a.region(t, 64), b.region(t, 64)
+	const size = 64
+	src, dst := a.region(t, size), b.region(t, conns*messages*size) // each receive has memory of its own
 	var from []*verbs.QP
-	for range conns {
+	for n := range conns {
 		for _, s := range []*side{a, b} {
 			var err error
 			if s.qp, err = s.pd.CreateQP(verbs.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: messages, MaxRecvWR: messages}); err != nil {
@@ -221,13 +222,13 @@ func TestManyConnections(t *testing.T) {
 		}
 		connect(t, a, b, verbs.ConnParam{}, verbs.ConnParam{})
 		for id := range uint64(messages) {
-			b.recv(t, verbs.RecvWR{ID: id, SGL: []verbs.SGE{dst.SGE(0, 64)}})
+			b.recv(t, verbs.RecvWR{ID: id, SGL: []verbs.SGE{dst.SGE((n*messages+int(id))*size, size)}})
 		}
 		from = append(from, a.qp)
 	}
 	for id := range uint64(messages) {
 		for _, qp := range from {
-			if _, err := qp.PostSend([]verbs.SendWR{{ID: id, Op: verbs.OpSend, SGL: []verbs.SGE{src.SGE(0, 64)}}}); err != nil {
+			if _, err := qp.PostSend([]verbs.SendWR{{ID: id, Op: verbs.OpSend, SGL: []verbs.SGE{src.SGE(0, size)}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -185,14 +185,14 @@ func (q *qp) postSendLocked(wrs []verbs.SendWR) (int, error) {
 		return 0, verbs.Errorf(op, verbs.ErrDisconnected, "queue pair %#06x is being disconnected", q.num)
 	}
 	for i := range wrs {
-		if q.sq.used.Load() >= int64(len(q.sq.ring)) {
+		if q.sq.used.Load() >= int64(q.sq.depth) {
 			return i, verbs.Errorf(op, verbs.ErrQueueFull,
-				"%d requests are posted or not yet given back, which is the send queue's depth; poll completions (one signaled request per depth at least) or create it deeper", len(q.sq.ring))
+				"all %d entries of the send queue are in use until their completions are polled; poll them (at least one request for each filling of the queue must be signaled), or create a deeper queue", q.sq.depth)
 		}
 		if err := q.checkSend(&wrs[i]); err != nil {
 			return i, err
 		}
-		q.fill(q.sq.at(q.sq.head), &wrs[i])
+		q.fill(q.sq.free(), &wrs[i])
 		q.sq.head++
 		q.sq.used.Add(1)
 	}
@@ -304,6 +304,7 @@ func (q *qp) retireLocked() {
 			return
 		}
 		q.completeLocked(w, verbs.StatusSuccess, 0)
+		clear(w.segs) // because the entry would keep the memory of a closed region alive
 		q.sq.tail++
 		if q.state == verbs.StateSQD && q.sq.tail == q.sq.next {
 			q.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})

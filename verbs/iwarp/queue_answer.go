@@ -19,12 +19,25 @@ type response struct {
 	original uint64
 }
 
+// leastRing is the length of the ring of a response or read queue after its first entry.
+const leastRing = 4
+
+// resized returns a ring of n entries that begins with the count entries of ring from head on. n is not less than count.
+func resized[T any](ring []T, head, count, n int) []T {
+	r := make([]T, n)
+	for i := range count {
+		r[i] = ring[(head+i)%len(ring)]
+	}
+	return r
+}
+
 // responseQueue holds the responses in the order of the requests. IRD bounds the
 // responses without a last FPDU yet, because the peer may send its next request
 // as soon as it has the last byte of a response, which can be before the call that sends it
 // returns.
 type responseQueue struct {
 	mu sync.Mutex
+	// grows when it is full, up to IRD entries
 	// +checklocks:mu
 	ring []response
 	// the next to start
@@ -48,7 +61,11 @@ func (q *responseQueue) push(r response, ird int) bool {
 	if q.open >= ird {
 		return false
 	}
-	q.ring[(q.head+int(q.ready.Load()))%len(q.ring)] = r
+	n := int(q.ready.Load())
+	if n == len(q.ring) {
+		q.ring, q.head = resized(q.ring, q.head, n, max(2*n, leastRing)), 0
+	}
+	q.ring[(q.head+n)%len(q.ring)] = r
 	q.ready.Add(1)
 	q.open++
 	q.unsent++
@@ -105,13 +122,16 @@ type readOp struct {
 // readQueue holds the requests in the order in which the answers come. The
 // queue pair's mu guards it.
 type readQueue struct {
-	ring  []readOp
+	ring  []readOp // grows when it is full; the limits on outstanding requests bound its length
 	head  int
 	count int
 	ids   uint32 // last request identifier of an atomic
 }
 
 func (q *readQueue) push(r readOp) {
+	if q.count == len(q.ring) {
+		q.ring, q.head = resized(q.ring, q.head, q.count, max(2*q.count, leastRing)), 0
+	}
 	q.ring[(q.head+q.count)%len(q.ring)] = r
 	q.count++
 }

@@ -7,7 +7,15 @@ import (
 	"cinnabar/verbs"
 )
 
-// recvWQE is a posted receive.
+// recvEntry is a posted receive in a ring. Its pieces are in recvQueue.segs.
+type recvEntry struct {
+	id     uint64
+	total  uint64
+	status verbs.WCStatus
+	pieces int32
+}
+
+// recvWQE is a receive that a message has taken from the queue.
 type recvWQE struct {
 	id     uint64
 	segs   []seg
@@ -24,7 +32,10 @@ type recvQueue struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	ring []recvWQE
+	ring []recvEntry
+	// the pieces of all entries of ring, maxSGE for each
+	// +checklocks:mu
+	segs []seg
 	// +checklocks:mu
 	head int
 	// posted and not yet taken
@@ -38,17 +49,13 @@ func (q *recvQueue) init(p *pd, depth, maxSGE int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pd, q.maxSGE, q.depth = p, maxSGE, depth
-	q.ring = newRecvRing(depth, maxSGE)
+	q.ring, q.segs = make([]recvEntry, depth), make([]seg, depth*maxSGE)
 }
 
-func newRecvRing(depth, maxSGE int) []recvWQE {
-	ring := make([]recvWQE, depth)
-	flat := make([]seg, depth*maxSGE)
-	for i := range ring {
-		ring[i].segs = flat[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
-	}
-	return ring
-}
+// piecesLocked returns the memory for the pieces of entry i of the ring.
+//
+// +checklocks:q.mu
+func (q *recvQueue) piecesLocked(i int) []seg { return q.segs[i*q.maxSGE : (i+1)*q.maxSGE] }
 
 // post queues wr.
 func (q *recvQueue) post(wr *verbs.RecvWR) error {
@@ -68,9 +75,8 @@ func (q *recvQueue) post(wr *verbs.RecvWR) error {
 	if i >= len(q.ring) {
 		i -= len(q.ring)
 	}
-	w := &q.ring[i]
-	w.id = wr.ID
-	w.segs, w.total, w.status = q.pd.resolve(w.segs[:0], wr.SGL, true)
+	segs, total, status := q.pd.resolve(q.piecesLocked(i)[:0], wr.SGL, true)
+	q.ring[i] = recvEntry{id: wr.ID, total: total, status: status, pieces: int32(len(segs))}
 	q.count++
 	q.used.Add(1)
 	return nil
@@ -86,8 +92,9 @@ func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	}
 	from := &q.ring[q.head]
 	w.id, w.total, w.status = from.id, from.total, from.status
-	w.segs = append(w.segs[:0], from.segs...)
-	clear(from.segs[:cap(from.segs)])
+	segs := q.piecesLocked(q.head)
+	w.segs = append(w.segs[:0], segs[:from.pieces]...)
+	clear(segs)
 	if q.head++; q.head == len(q.ring) {
 		q.head = 0
 	}
@@ -100,20 +107,6 @@ func (q *recvQueue) posted() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.count
-}
-
-// first returns the first piece of the oldest receive's memory, if it is usable.
-func (q *recvQueue) first() (s seg, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.count == 0 {
-		return s, false
-	}
-	w := &q.ring[q.head]
-	if w.status != verbs.StatusSuccess || len(w.segs) == 0 {
-		return s, false
-	}
-	return w.segs[0], true
 }
 
 // close refuses further posts and drops the posted receives.

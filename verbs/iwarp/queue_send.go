@@ -26,30 +26,62 @@ type sendWQE struct {
 	pending int  // answers that are due: read responses, atomic responses, confirmations
 }
 
-// sendQueue is the ring of a queue pair. The counters run on; an index is a
-// counter modulo the depth:
+// firstEntries is the number of entries for which a new send queue or completion queue allocates memory, if it is that deep. It allocates more
+// when all of them are in use, because most queues never fill.
+const firstEntries = 4
+
+// sendQueue is the ring of a queue pair. The counters run on; the index of an entry in the ring is its
+// counter modulo the ring's length:
 //
-//	tail ≤ next ≤ head,   head - tail ≤ depth
+//	tail ≤ next ≤ head,   head - tail ≤ len(ring) ≤ depth
 //	tail…next   transmitted (or in transmission), not completed
-//	next…head   posted, not looked at
+//	next…head   posted, not yet transmitted
+//
+// The transmitter holds pointers to entries without the lock, so an entry stays where it is when the ring grows.
 type sendQueue struct {
-	ring             []sendWQE
+	depth, maxSGE, maxInline int
+
+	ring             []*sendWQE
 	head, next, tail uint64
 	silent           int64        // completed without a completion since the last one
 	used             atomic.Int64 // posted and not yet given back by a polled completion
 }
 
 func (q *sendQueue) init(depth, maxSGE, inline int) {
-	q.ring = make([]sendWQE, depth)
-	segs := make([]seg, depth*maxSGE)
-	bytes := make([]byte, depth*inline)
+	q.depth, q.maxSGE, q.maxInline = depth, maxSGE, inline
+	q.grow(min(depth, firstEntries))
+}
+
+// grow makes the ring n entries long. The caller must have found no free entry in it.
+func (q *sendQueue) grow(n int) {
+	old := q.ring
+	q.ring = make([]*sendWQE, n)
+	for i := q.tail; i < q.head; i++ {
+		q.ring[i%uint64(n)] = old[i%uint64(len(old))]
+	}
+	more := n - len(old)
+	entries, segs, bytes := make([]sendWQE, more), make([]seg, more*q.maxSGE), make([]byte, more*q.maxInline)
 	for i := range q.ring {
-		q.ring[i].segs = segs[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
-		q.ring[i].inline = bytes[i*inline : i*inline : (i+1)*inline]
+		if q.ring[i] != nil {
+			continue
+		}
+		more--
+		w := &entries[more]
+		w.segs = segs[more*q.maxSGE : more*q.maxSGE : (more+1)*q.maxSGE]
+		w.inline = bytes[more*q.maxInline : more*q.maxInline : (more+1)*q.maxInline]
+		q.ring[i] = w
 	}
 }
 
-func (q *sendQueue) at(i uint64) *sendWQE { return &q.ring[i%uint64(len(q.ring))] }
+// free returns the free entry at head, and grows the ring if there is none. Fewer than depth entries must be in use.
+func (q *sendQueue) free() *sendWQE {
+	if q.head-q.tail == uint64(len(q.ring)) {
+		q.grow(min(2*len(q.ring), q.depth))
+	}
+	return q.at(q.head)
+}
+
+func (q *sendQueue) at(i uint64) *sendWQE { return q.ring[i%uint64(len(q.ring))] }
 
 // wcOps gives the completion's operation for each opcode.
 var wcOps = [...]verbs.WCOp{

@@ -374,7 +374,7 @@ func (c *conn) endIfQuiet(f *failure) bool {
 // +checklocks:c.rxMu
 func (c *conn) still(f *failure) bool {
 	r := &c.rx
-	if r.placed || r.got > 0 || r.bound || r.stalled || r.eof || len(r.held) > 0 || len(r.guess.unread) > 0 {
+	if r.placed || r.got > 0 || r.bound || r.stalled || r.eof || len(r.held) > 0 || len(r.ahead.unread) > 0 {
 		return false
 	}
 	c.txMu.Lock()

@@ -57,7 +57,7 @@ type rxState struct {
 	tail    [publishLen + 3 + mpa.CRCLen]byte
 	ctl     [rdmap.MaxTerminateLen]byte // payload of control messages
 	plan    [][]byte
-	guess   guess
+	ahead   ahead
 
 	msgOff    uint32 // bytes of the open message of queue 0 so far
 	cur       recvWQE
@@ -77,6 +77,8 @@ type rxState struct {
 	takes     uint64      // receives that were taken
 	shared    *time.Timer // runs while a message in a shared receive is unfinished
 	completed bool        // something was added to a completion queue
+	written   uint64      // payload bytes of Writes
+	sent      uint64      // payload bytes of Sends
 }
 
 // heldMsg is a message that came before its receive was posted, or a request
@@ -93,13 +95,7 @@ type heldMsg struct {
 	complete bool
 }
 
-func (r *rxState) init(o rdmap.Options) {
-	r.recv.Init(o)
-	r.plan = make([][]byte, 0, maxSGE+4)
-	r.dst = make([][]byte, 0, maxSGE)
-	r.regions = make([]*mr, 0, maxSGE)
-	r.cur.segs = make([]seg, 0, maxSGE)
-}
+func (r *rxState) init(o rdmap.Options) { r.recv.Init(o) }
 
 // pollBytes is about the number of bytes that one poll reads.
 const pollBytes = 1 << 20
@@ -125,6 +121,7 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 	end := c.rxStats.bytes + pollBytes
 	for !c.closed.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
+		r.ahead.giveBack()
 		switch {
 		case err == nil:
 		case errors.Is(err, sockio.ErrWouldBlock):
@@ -139,7 +136,7 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 		if n == 0 { // memory that was to be written is gone
 			return false
 		}
-		if (poller && (r.completed || !full) || c.rxStats.bytes >= end) && len(r.guess.unread) == 0 {
+		if (poller && (r.completed || !full) || c.rxStats.bytes >= end) && len(r.ahead.unread) == 0 {
 			return true
 		}
 	}
@@ -152,16 +149,14 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 // +checklocks:c.rxMu
 func (c *conn) readSome() (n int, full bool, err error) {
 	r := &c.rx
-	if plan := c.tryGuess(); plan != nil {
-		n, err = c.read(plan)
-		r.guess.owner.exit()
-		return n, err == nil && c.guessed(n), err
+	if r.mayReadAhead() {
+		return c.readAhead()
 	}
 	plan := r.makePlan()
 	if !c.enterRx() {
 		return 0, false, nil
 	}
-	if len(r.guess.unread) > 0 {
+	if len(r.ahead.unread) > 0 {
 		var there bool
 		if n, there = c.readUnread(plan); !there {
 			exitAll(r.regions)
@@ -207,7 +202,8 @@ func (c *conn) enterRx() bool {
 func (r *rxState) makePlan() [][]byte {
 	p := r.plan[:0]
 	if !r.placed {
-		return append(p, r.head[r.got:headLen])
+		r.plan = append(p, r.head[r.got:headLen])
+		return r.plan
 	}
 	skip := r.got
 	add := func(b []byte) {
@@ -223,7 +219,13 @@ func (r *rxState) makePlan() [][]byte {
 		add(b)
 	}
 	add(r.tail[:r.keep+r.trailer])
-	return append(p, r.next[:])
+	r.plan = append(p, r.next[:])
+	return r.plan
+}
+
+// mayReadAhead reports whether the next bytes of the socket begin an FPDU, which is probably a small message.
+func (r *rxState) mayReadAhead() bool {
+	return r.ahead.due() && len(r.ahead.unread) == 0 && !r.placed && r.got == 0
 }
 
 // arrived processes n bytes that were read by the plan, and reports whether they
@@ -321,6 +323,7 @@ func (c *conn) checkMO() bool {
 // +checklocks:c.rxMu
 func (c *conn) place() {
 	r := &c.rx
+	r.ahead.placed(r.seg.Payload)
 	r.dst, r.regions = r.dst[:0], r.regions[:0]
 	r.got, r.keep, r.publish = 0, 0, nil
 	r.direct = r.seg.Payload
@@ -365,6 +368,7 @@ func (c *conn) finishFPDU() bool {
 		return false
 	}
 	c.rxStats.fpdus++
+	r.countPayload()
 	first := !r.any
 	r.any = true
 	c.received.Store(true)

@@ -55,7 +55,7 @@ func (c *conn) actSend() bool {
 		return true
 	}
 	m := heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext, len: r.msgOff}
-	r.guess.note(int(r.msgOff))
+	r.ahead.note(r.seg.First)
 	r.immNext, r.msgOff, r.bound = false, 0, false
 	return c.completeSend(m)
 }

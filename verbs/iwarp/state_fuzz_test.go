@@ -345,7 +345,7 @@ func (c *stateConn) step() bool {
 			h.Rsvd, _ = c.target()
 		}
 		c.segments(h)
-	case stepRun: // of equal small messages, which are read by a guess
+	case stepRun: // of equal small messages, which are read ahead
 		n, size := s.byte()%32, int(s.byte()%64)
 		for range n {
 			c.add(p.untagged(rdmap.OpSend), make([]byte, size))

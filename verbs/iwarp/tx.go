@@ -19,9 +19,12 @@ import (
 const (
 	batchBytes   = 512 << 10 // payload
 	batchVectors = 60        // sockio takes 64 in one system call
-	scratchBytes = 8 << 10   // headers, trailers and control payloads
+	scratchBytes = 15 << 10  // the largest capacity of scratch, for headers, trailers and control payloads
+	firstScratch = 512       // the first capacity of scratch, which grows when it is full
 	frameScratch = 96        // the most that one FPDU puts there
-	callerBytes  = 1 << 20   // sent on the goroutine of a caller that must not block
+	smallPayload = 256       // the longest payload that is copied to scratch
+	maxTrailer   = 3 + mpa.CRCLen
+	callerBytes  = 1 << 20 // sent on the goroutine of a caller that must not block
 	snapshotSize = 256 << 10
 )
 
@@ -76,7 +79,7 @@ type txState struct {
 	// The batch: vectors in stream order, and the memory that they lie in.
 	iov      [][]byte
 	at       int        // first vector that is not written
-	scratch  []byte     // fixed capacity: vectors point into it
+	scratch  []byte     // its capacity is fixed within a batch: vectors point into it
 	flushed  int        // scratch up to here is in iov
 	snapshot []byte     // fixed capacity, made when first needed
 	regions  []txRegion // entered for each write
@@ -88,13 +91,7 @@ type txState struct {
 	bytes    int // payload in the batch
 }
 
-func (t *txState) init() {
-	t.scratch = make([]byte, 0, scratchBytes)
-	t.iov = make([][]byte, 0, batchVectors+4)
-	t.regions = make([]txRegion, 0, batchVectors)
-	t.marks = make([]txMark, 0, batchVectors)
-	t.frames = make([]uint64, 0, batchVectors)
-}
+func (t *txState) init() { t.scratch = make([]byte, 0, firstScratch) }
 
 func (t *txState) idle() bool { return !t.msg.active && t.w == nil && t.at == len(t.iov) }
 
@@ -149,7 +146,7 @@ func (c *conn) transmitLocked() (more bool) {
 // blocked leaves the sending to the pollers, or to the background writer if there are none, or the only one sleeps.
 func (c *conn) blocked() {
 	c.txBlocked.Store(true)
-	if !c.claimed.Load() || c.seat.taken.Load() {
+	if !c.claim.Taken() || c.seat.taken.Load() {
 		c.wakeWriter()
 	}
 }
@@ -295,6 +292,9 @@ func (t *txState) signalDrained() {
 // +checklocks:c.txMu
 func (c *conn) fillLocked() bool {
 	t := &c.tx
+	if t.scratchFull() && cap(t.scratch) < scratchBytes {
+		t.scratch = make([]byte, 0, min(2*cap(t.scratch), scratchBytes))
+	}
 	clear(t.iov)
 	clear(t.regions)
 	t.iov, t.at, t.start = t.iov[:0], 0, t.queued
@@ -331,8 +331,11 @@ func (c *conn) measureLocked() {
 
 // room reports whether the batch takes another FPDU of a few vectors.
 func (t *txState) room() bool {
-	return t.bytes < batchBytes && len(t.iov) < batchVectors-2 && cap(t.scratch)-len(t.scratch) >= frameScratch
+	return t.bytes < batchBytes && len(t.iov) < batchVectors-2 && !t.scratchFull()
 }
+
+// scratchFull reports whether scratch has no room for a further FPDU.
+func (t *txState) scratchFull() bool { return cap(t.scratch)-len(t.scratch) < frameScratch }
 
 // flush makes a vector of the scratch bytes that are in none.
 func (t *txState) flush() {
@@ -441,6 +444,9 @@ func (c *conn) payloadLocked(n int, crc uint32, snap bool) (uint32, bool) {
 	if m.ctl != nil || n == 0 {
 		return crc, true
 	}
+	if n <= smallPayload && !m.end.response && m.raw == nil && len(m.segs) == 1 && cap(t.scratch)-len(t.scratch) >= n+maxTrailer {
+		return c.smallLocked(n, crc)
+	}
 	t.flush()
 	if m.raw != nil {
 		b := m.raw[:n]
@@ -470,6 +476,30 @@ func (c *conn) payloadLocked(n int, crc uint32, snap bool) (uint32, bool) {
 		n -= s.n
 	}
 	return crc, true
+}
+
+// smallLocked copies n bytes of payload behind the header, so that a small message is one piece of memory, which the kernel takes faster than
+// three. The message may lie in one segment only.
+//
+// +checklocks:c.txMu
+func (c *conn) smallLocked(n int, crc uint32) (sum uint32, ok bool) {
+	t := &c.tx
+	m := &t.msg
+	s := m.segs[0]
+	s.n = n
+	if !s.m.enter() {
+		c.regionGone(s.m)
+		return crc, false
+	}
+	start := len(t.scratch)
+	t.scratch, ok = appendGuarded(t.scratch, s.bytes())
+	s.m.exit()
+	if !ok {
+		c.regionGone(s.m)
+		return crc, false
+	}
+	m.segs = advanceSegs(m.segs, n)
+	return c.update(crc, t.scratch[start:]), true
 }
 
 // sumLocked adds payload in registered memory to the CRC. With snap it copies the payload first, because the owner may

@@ -132,7 +132,7 @@ func (c *Conn) check(d *deadline) error {
 	case <-c.closed:
 		return net.ErrClosed
 	default:
-		return d.context().Err()
+		return context.Cause(d.context())
 	}
 }
 

@@ -5,42 +5,44 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"cinnabar/internal/rundown"
 )
 
 // deadline is a time that can be set and reset while operations wait for it.
 type deadline struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	timer *time.Timer
+	timer *time.Timer // ends ctx at the deadline; nil if none is set
+	// ctx ends at the deadline, with the cause os.ErrDeadlineExceeded; operations wait for it
 	// +checklocks:mu
-	over chan struct{} // closed when the time has come; waiters hold it
+	ctx context.Context
+	// +checklocks:mu
+	end context.CancelCauseFunc // of ctx
 }
 
-func newDeadline() deadline { return deadline{over: make(chan struct{})} }
+func newDeadline() deadline {
+	ctx, end := context.WithCancelCause(context.Background())
+	return deadline{ctx: ctx, end: end}
+}
 
 // set sets the time at which waits end. The zero t stands for no deadline.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.over // the timer has fired, and closes it
+		<-d.ctx.Done() // because the timer has fired, and its function is about to end ctx
 	}
 	d.timer = nil
-	past := rundown.IsClosed(d.over)
-	if t.IsZero() || time.Until(t) > 0 {
-		if past {
-			d.over = make(chan struct{})
-		}
-		if !t.IsZero() {
-			over := d.over
-			d.timer = time.AfterFunc(time.Until(t), func() { close(over) })
-		}
+	left := time.Until(t)
+	if !t.IsZero() && left <= 0 {
+		d.end(os.ErrDeadlineExceeded)
 		return
 	}
-	if !past {
-		close(d.over)
+	if d.ctx.Err() != nil {
+		d.ctx, d.end = context.WithCancelCause(context.Background())
+	}
+	if !t.IsZero() {
+		end := d.end
+		d.timer = time.AfterFunc(left, func() { end(os.ErrDeadlineExceeded) })
 	}
 }
 
@@ -48,20 +50,5 @@ func (d *deadline) set(t time.Time) {
 func (d *deadline) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return until{context.Background(), d.over}
-}
-
-// until is a context that ends when a channel is closed.
-type until struct {
-	context.Context
-	over chan struct{}
-}
-
-func (u until) Done() <-chan struct{} { return u.over }
-
-func (u until) Err() error {
-	if rundown.IsClosed(u.over) {
-		return os.ErrDeadlineExceeded
-	}
-	return nil
+	return d.ctx
 }

@@ -20,7 +20,7 @@ type Listener struct {
 
 // ListenConfig holds the options of a listener. The zero value is ready for use.
 type ListenConfig struct {
-	MaxMemory int64        // limit in bytes of the memory of all accepted streams, some 1.3 MiB each; 0: half of the machine's memory
+	MaxMemory int64        // limit in bytes of the memory of all accepted streams, of which each counts some 1.3 MiB, also while it is quiet; 0: half of the machine's memory
 	Logger    *slog.Logger // logs refused connection requests; nil: discard
 }
 

@@ -9,9 +9,9 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// TestGuess has a run of small sends followed by something else: the receive that
-// a wrong guess read into keeps its bytes, and everything arrives.
-func TestGuess(t *testing.T) {
+// TestSmallRun makes a run of small sends, which are read ahead, and then another operation: everything arrives, and no other byte of the
+// receives changes.
+func TestSmallRun(t *testing.T) {
 	const size, room = 64, 512
 	for _, next := range []int{1, 3, 8, 63, 65, 128, 256, 300, 512} {
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpWriteImm, verbs.OpSendImm, verbs.OpRead} {
@@ -96,4 +96,32 @@ func spin(t testing.TB, s *side, id uint64) {
 		}
 	}
 	t.Fatal(ctx.Err())
+}
+
+// TestScratchGrows posts many small writes at a time: the memory in which they are put together grows to its limit and no further, and the
+// writes arrive.
+func TestScratchGrows(t *testing.T) {
+	const size, writes = 200, 256
+	a, b := newPair(t, iwarp.Config{}, iwarp.Config{})
+	src, dst := a.region(t, size*writes), b.region(t, size*writes)
+	fill(src.Bytes(), 5)
+	for range 2 {
+		clear(dst.Bytes())
+		var wrs []verbs.SendWR
+		for i := range writes {
+			wrs = append(wrs, verbs.SendWR{ID: uint64(i), Op: verbs.OpWrite, SGL: []verbs.SGE{src.SGE(i*size, size)}, Remote: dst.RemoteAt(i * size)})
+		}
+		b.recv(t, verbs.RecvWR{ID: 1})
+		last := &wrs[writes-1]
+		last.Op, last.Flags = verbs.OpWriteImm, verbs.Signaled
+		a.send(t, wrs...)
+		a.want(t, writes-1, verbs.WCWrite, verbs.StatusSuccess)
+		b.wait(t)
+		if !bytes.Equal(dst.Bytes(), src.Bytes()) {
+			t.Fatal("the bytes of the writes differ")
+		}
+	}
+	if got, most := iwarp.Scratch(a.dev); got != most {
+		t.Errorf("the capacity is %d bytes, want %d", got, most)
+	}
 }

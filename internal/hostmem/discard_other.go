@@ -1,0 +1,5 @@
+//go:build !linux
+
+package hostmem
+
+func discardPages([]byte) bool { return false }

@@ -1,0 +1,54 @@
+package progress
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// timerfd is a timer of the kernel, which the network poller of Go's runtime watches. A thread of the process wakes only if the timer expires, so
+// an alarm that is restarted before each expiry wakes no thread.
+type timerfd struct {
+	file *os.File
+	raw  syscall.RawConn
+	set  func(fd uintptr) // begins an interval
+	off  func(fd uintptr) // ends it
+
+	expirations [8]byte // memory of wait
+}
+
+func newSystemAlarm() (alarm, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("timerfd_create", err)
+	}
+	t := &timerfd{file: os.NewFile(uintptr(fd), "timerfd")}
+	interval := unix.NsecToTimespec(int64(WatchInterval))
+	spec := unix.ItimerSpec{Interval: interval, Value: interval}
+	t.set = func(fd uintptr) { err = unix.TimerfdSettime(int(fd), 0, &spec, nil) }
+	if t.raw, err = t.file.SyscallConn(); err == nil {
+		if cerr := t.raw.Control(t.set); cerr != nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		_ = t.file.Close() // the error at hand is the one to return
+		return nil, err
+	}
+	t.set = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &spec, nil) } // does not fail, because the same call has succeeded before
+	var never unix.ItimerSpec
+	t.off = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &never, nil) } // does not fail either
+	return t, nil
+}
+
+func (t *timerfd) wait() bool {
+	_, err := t.file.Read(t.expirations[:])
+	return err == nil
+}
+
+func (t *timerfd) restart() { _ = t.raw.Control(t.set) } // fails only after stop
+
+func (t *timerfd) pause() { _ = t.raw.Control(t.off) } // fails only after stop
+
+func (t *timerfd) stop() { _ = t.file.Close() } // ends wait; the error does not matter, because nothing was written

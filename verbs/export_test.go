@@ -1,4 +1,0 @@
-package verbs
-
-// DefaultSpin is defaultSpin for the tests.
-const DefaultSpin = defaultSpin
