@@ -283,20 +283,26 @@ func (b *Bulk) Bytes() []byte {
 	return nil
 }
 
-// Close ends the exposure: it refuses new transfers, revokes the keys, so that no peer begins to reach the memory any more,
-// and waits for the transfers that this process started on b, and for accesses of peers under way. An access that a peer
-// does not let go on for a second, or that is under way still after five, ends with its connection.
-// Close does not wait until peers have no more use for the memory; the program and its peers agree on that by messages of their own.
+// Close ends the exposure of the memory: it refuses new transfers, and revokes the keys, so that no peer can begin an access any more.
+// It then waits for the transfers that this process started on b, and for the accesses that peers have begun. If no byte moves for a second
+// on the connection of such a peer, or its access lasts for more than five seconds, Close ends that connection.
+// Close does not ask whether peers still need the memory; the program and its peers agree on that by messages of their own.
 //
 // There is one exception over ofi+tcp, because that protocol can refuse an access only by ending the connection, and all other
-// calls on it would fail. A call is abandoned when its context ends or the program cancels it before the response comes; the
-// server does not learn that. If the request of an abandoned call carried a handle of this memory, that server may still access
-// it until it responds, its connection ends, or Config.LateAccess has passed: its reads return the contents at the time of Close,
-// and its writes are discarded. For that time the engine keeps a copy of a readable Bulk of the program's slices, so that the
-// program may reuse them at once, and returns memory of its own to the system only afterwards. Without room
-// within Config.MaxMemory the engine keeps nothing. Accesses of all other peers are refused.
+// calls on it would fail. A call is abandoned when its context ends or the program cancels it before the response comes; its
+// server does not learn that. If the request of an abandoned call carried a handle of this memory, the server of that call may still
+// access the memory until the server responds, its connection ends, or Config.LateAccess has passed: reads of the server return the
+// contents at the time of Close, and its writes are discarded. For that time the engine keeps a copy of a readable Bulk of the program's
+// slices, so that the program may reuse them at once, and does not return memory of Alloc to the system. If Config.MaxMemory leaves no
+// room, the engine keeps neither. Accesses of all other peers are refused.
 //
-// Further calls return the same. Close of a view, and of a Bulk that was recycled, does nothing.
+// Over ofi+verbs that exception holds with three differences, because a device cannot replace memory by a copy: a read of the server
+// returns the bytes that are in the memory at the time of the read; the engine keeps neither memory of the program that peers may write
+// nor memory of the program outside Go's heap; and all peers that have a handle can access kept memory. So a program must not store
+// secrets in a slice that it has exposed to an abandoned call, until Config.LateAccess has passed; with a negative LateAccess the engine
+// keeps nothing. If a server accesses closed memory that the engine has not kept, the device ends the connection.
+//
+// Further calls of Close return the result of the first one. Close of a view, and of a Bulk that was recycled, does nothing.
 func (b *Bulk) Close() error {
 	o := b.own
 	if o == nil || !o.state.CompareAndSwap(bulkOpen, bulkClosed) && o.state.Load() == bulkRecycled {
@@ -354,6 +360,9 @@ func (m *memory) renew() (*memory, error) {
 		next.mapping.holds.Add(1)
 	}
 	segs := m.segs
+	if m.e.cfg.onDevice { // a device cannot keep a copy for the servers of abandoned calls, so they would read bytes of the next user
+		m.endKeys()
+	}
 	err := m.revoke(nil) // without a keeper, so that the servers of abandoned calls read a copy, because the next user changes the memory
 	if err == nil {
 		err = next.register(segs)
@@ -393,6 +402,16 @@ func (m *memory) revokeKeys(keep func() (release func())) {
 		v.Withdraw(keep)
 	}
 	m.core.Withdraw(keep)
+}
+
+// endKeys refuses new accesses of all peers.
+func (m *memory) endKeys() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.views {
+		v.Revoke()
+	}
+	m.core.Revoke()
 }
 
 // isLate reports whether the server of an abandoned call may still access the memory.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cinnabar/codes"
+	"cinnabar/internal/hg"
 	"cinnabar/internal/hostmem"
 )
 
@@ -24,7 +25,7 @@ func TestExposedFileBecomesShorter(t *testing.T) {
 	}
 	_, err = b.WriteAt([]byte("x"), 0)
 	wantCode(t, err, codes.Fault)
-	if raw := b.Handle().d.AppendProc(nil, 4096); len(raw) >= 500 {
+	if raw := b.Handle().d.AppendProc(nil, 4096, hg.OverNetwork); len(raw) >= 500 {
 		t.Errorf("a handle of %d bytes", len(raw))
 	}
 	own := RemoteBulk{ep: p.there.Self(), h: b.Handle(), n: 500}

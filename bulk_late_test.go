@@ -45,7 +45,7 @@ const lateText = "the quick brown fox jumps over the lazy dog"
 
 func newLateServer(t *testing.T, addr string) *lateServer {
 	t.Helper()
-	e, err := Listen(t.Context(), addr, nil)
+	e, err := Listen(t.Context(), addr, withDeviceFor(t, addr, nil))
 	opened(t, e, err)
 	s := &lateServer{e: e, begun: make(chan struct{}, 100), blocks: make(chan struct{}, 100), goOn: make(chan struct{}), done: make(chan error, 100), got: make(chan []byte, 100)}
 	must(t, lateRPC.Handle(e, func(ctx context.Context, in lend) (struct{}, error) {
@@ -399,7 +399,7 @@ func TestCloseOfPoolWithLateAccess(t *testing.T) {
 // the server reaches for its memory.
 func TestTimeOutHurtsNoOtherCall(t *testing.T) {
 	const innocents = 20
-	for _, net := range []string{"ofi+tcp://127.0.0.1", "na+sm"} {
+	for _, net := range []string{"ofi+tcp://127.0.0.1", "ofi+verbs://127.0.0.1", "na+sm"} {
 		for name, lent := range map[string]func(e *Engine) (*Bulk, error){
 			"expose": func(e *Engine) (*Bulk, error) { return e.Expose(ReadOnly, []byte(strings.Repeat(lateText, 100))) },
 			"alloc":  func(e *Engine) (*Bulk, error) { return e.Alloc(ReadOnly, int64(100*len(lateText))) },
@@ -409,7 +409,7 @@ func TestTimeOutHurtsNoOtherCall(t *testing.T) {
 					t.Skipf("no shared memory: %v", err)
 				}
 				s := newLateServer(t, net)
-				client, err := Open(t.Context(), net, &Config{NoEager: true})
+				client, err := Open(t.Context(), net, withDeviceFor(t, net, &Config{NoEager: true}))
 				opened(t, client, err)
 				ep := reach(t, client, s.e)
 				call := func(ctx context.Context) error {

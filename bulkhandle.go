@@ -8,6 +8,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codes"
+	"cinnabar/internal/codecplan"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/sglist"
 )
@@ -18,15 +19,17 @@ import (
 //
 // A handle does not keep the memory exposed: its owner must keep the Bulk open until the peer is done. Nor does it say
 // where the memory is, unless it is bound ([Bulk.Bound]): the receiver joins it with the sender by [BulkHandle.On].
-// A received handle may be passed on and then travels in the same bytes.
+// A received handle may be passed on and then travels in the same bytes, except that the handles of shared memory in it
+// travel over shared memory only ([Config].AutoSM).
 //
 // The keys in a handle are all that a process needs for an access, so the handle is as confidential as the memory.
 //
-// Programs compare a handle with BulkHandle{}, to know whether it is null. A handle is a [codec.Appender] and [codec.Decoder], so
+// Programs compare a handle with BulkHandle{}, to know whether it is null. A handle is a [codec.AppenderWith] and [codec.DecoderWith], so
 // types with such methods can call those of a handle in them.
 type BulkHandle struct{ procHandle }
 
-// procHandle is a BulkHandle with the methods that the codecs call: it is a [codec.Appender] and [codec.Decoder].
+// procHandle is a BulkHandle with the methods that the codecs call: it is a [codec.AppenderWith] and [codec.DecoderWith], and also a
+// [codec.Appender] and [codec.Decoder], so that types with the methods of these can call those of a handle.
 type procHandle struct{ d *hg.Desc }
 
 // Handle describes b for peers. A view's handle gives access to the view's part only: for each different part the
@@ -106,7 +109,7 @@ func (h BulkHandle) Owner(e *Engine) (*Endpoint, error) {
 	if !h.bound() {
 		return nil, argumentError("find owner", "", "", "the handle is not bound; its owner makes one that is with Bulk.Bound")
 	}
-	a, err := e.net.ParseAddr(h.d.Bound())
+	a, err := e.core.Owner(h.d)
 	if err != nil {
 		return nil, errorFrom("find owner", "", "", err)
 	}
@@ -125,8 +128,9 @@ func (h BulkHandle) String() string {
 	return s
 }
 
-// AppendBinary appends the bytes of HG_Bulk_serialize, which other means than RPC arguments can carry. The null handle
-// has none.
+// AppendBinary appends the bytes of HG_Bulk_serialize, which other means than RPC arguments can carry. They name the memory for the network,
+// without the handles and addresses of shared memory that [Config].AutoSM adds to arguments, because AppendBinary does not know who reads
+// them. The null handle has no bytes.
 func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
 	if h.d == nil {
 		return b, argumentError("serialize", "", "", "the handle is null")
@@ -137,7 +141,7 @@ func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary reads the bytes that AppendBinary or HG_Bulk_serialize wrote. It does not keep b, which may come from an untrusted
 // peer: it returns an [*Error] of [codes.ProtocolError] for malformed bytes.
 func (h *BulkHandle) UnmarshalBinary(b []byte) error {
-	d, err := hg.ParseDesc(b)
+	d, err := hg.ParseDesc(b, hg.UnknownRoute)
 	if err != nil {
 		return &Error{Op: "deserialize", Code: codes.ProtocolError, Err: err}
 	}
@@ -148,20 +152,42 @@ func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 // AppendProc appends the handle as an RPC's argument (hg_proc_hg_bulk_t). Small memory that peers may read is
 // appended itself, as it is at this moment, if it fits into the rest of the message: pulling it then takes no
 // transfer. If the program changes such memory while the call is under way, the peer may see the old bytes or the new ones.
-func (h procHandle) AppendProc(b []byte) ([]byte, error) {
+//
+// With [Config].AutoSM the bytes depend on the network that the message travels over, which AppendProc does not know: a peer in Go that
+// gets them over shared memory accesses the memory over the network, and a peer in C cannot access it. Types with methods of their own
+// call AppendProcWith instead.
+func (h procHandle) AppendProc(b []byte) ([]byte, error) { return h.appendTo(b, hg.UnknownRoute) }
+
+// AppendProcWith is AppendProc for a message that c encodes. c is the codec that the method AppendProcWith of the type around the handle
+// gets ([codec.AppenderWith]).
+func (h procHandle) AppendProcWith(c codec.Codec, b []byte) ([]byte, error) {
+	return h.appendTo(b, routeOf(c))
+}
+
+func (h procHandle) appendTo(b []byte, to hg.Route) ([]byte, error) {
 	if h.d == nil {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
 	}
-	return h.d.AppendProc(b, cap(b)-len(b)), nil
+	return h.d.AppendProc(b, cap(b)-len(b), to), nil
 }
 
-// DecodeProc reads the bytes that AppendProc or C's hg_proc_hg_bulk_t wrote, and returns how many they are. It does not keep b.
-func (h *procHandle) DecodeProc(b []byte) (int, error) {
+// DecodeProc reads the bytes that AppendProc or C's hg_proc_hg_bulk_t wrote, and returns how many they are. It does not keep b. With
+// [Config].AutoSM the handle reaches the memory over the network only, because DecodeProc does not know whether b has come over shared
+// memory. Types with methods of their own call DecodeProcWith instead.
+func (h *procHandle) DecodeProc(b []byte) (int, error) { return h.decode(b, hg.UnknownRoute) }
+
+// DecodeProcWith is DecodeProc for a message that c decodes. c is the codec that the method DecodeProcWith of the type around the handle
+// gets ([codec.DecoderWith]).
+func (h *procHandle) DecodeProcWith(c codec.Codec, b []byte) (int, error) {
+	return h.decode(b, routeOf(c))
+}
+
+func (h *procHandle) decode(b []byte, by hg.Route) (int, error) {
 	const word = 8 // the size in front
 	if len(b) < word || binary.LittleEndian.Uint64(b) > uint64(len(b)-word) {
 		return 0, codec.ErrOverflow
 	}
-	d, n, err := hg.DecodeProc(b)
+	d, n, err := hg.DecodeProc(b, by)
 	if err != nil {
 		return 0, &Error{Op: "deserialize", Code: codes.ProtocolError, Err: err}
 	}
@@ -169,9 +195,19 @@ func (h *procHandle) DecodeProc(b []byte) (int, error) {
 	return n, nil
 }
 
+// routeOf returns the network of a message that c encodes or decodes.
+func routeOf(c codec.Codec) hg.Route {
+	if codecplan.IsOverSharedMemory(c) {
+		return hg.OverSharedMemory
+	}
+	return hg.OverNetwork
+}
+
 var (
 	_ codec.Appender             = BulkHandle{}
 	_ codec.Decoder              = (*BulkHandle)(nil)
+	_ codec.AppenderWith         = BulkHandle{}
+	_ codec.DecoderWith          = (*BulkHandle)(nil)
 	_ encoding.BinaryAppender    = BulkHandle{}
 	_ encoding.BinaryUnmarshaler = (*BulkHandle)(nil)
 )

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/sched"
@@ -44,6 +45,9 @@ func (h *handler[In, Out]) take(svc *service, r *hg.Request) *sched.Job {
 	c.ctx = &c.s
 	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace)
 	c.s.job.Prefer(svc.priority)
+	if svc.proc.native {
+		c.s.arrive(any(&c.In).(envelope.Arguments))
+	}
 	if c.s.times != nil {
 		c.s.times.Admitted = time.Now()
 	}
@@ -85,17 +89,42 @@ func (w *work[In, Out]) Serve() {
 // decode reads the arguments. If they cannot be decoded, it logs that, answers the caller with the code, and returns false.
 func (c *Call[In, Out]) decode() bool {
 	var err error
-	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In)
+	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In, c.s.over())
 	if c.s.times != nil {
 		c.s.times.Decoded = time.Now()
+	}
+	if err != nil {
+		c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
+			slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
+	} else if c.s.native != nil {
+		if c.ctx, err = c.s.native.Begin(&c.s); err != nil {
+			c.ctx = &c.s
+		}
 	}
 	if err == nil {
 		return true
 	}
-	c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
-		slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
-	c.s.finish(codeOf(err))
+	code := codeOf(err)
+	if out := c.carry(code, err); out == nil {
+		c.s.job.Leave()
+		c.s.finish(code)
+	} else if c.claim() {
+		c.s.logUnsent(c.send(&c.s, out)) // which calls Leave
+	}
 	return false
+}
+
+// carry returns results that carry an error to the caller, nil if the RPC has no such results. They are not c.out, because a handler that an
+// interceptor has left running may still change that.
+func (c *Call[In, Out]) carry(code codes.Code, err error) *Out {
+	if c.s.native == nil {
+		return nil
+	}
+	out := new(Out)
+	if results, ok := any(out).(envelope.Results); !ok || !results.Refuse(c.s.native, code, err) {
+		return nil
+	}
+	return out
 }
 
 // handle runs the handler and sees to the answer.
@@ -114,8 +143,7 @@ func (c *Call[In, Out]) handle() {
 // invoke runs the program's function, and measures it if that is wanted.
 func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 	var start time.Time
-	pace := &c.s.svc.pace
-	measure := pace.Measure()
+	measure := c.s.svc.pace.Measure()
 	if measure {
 		start = time.Now()
 	}
@@ -125,7 +153,7 @@ func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 		c.out, err = c.h.short(ctx, c.In)
 	}
 	if measure {
-		pace.Record(time.Since(start))
+		c.s.job.Ran(time.Since(start))
 	}
 	return err
 }
@@ -134,16 +162,23 @@ func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 func (c *Call[In, Out]) settle(err error) {
 	if err == nil {
 		if c.s.claim() {
-			c.s.logUnsent(c.send(&c.s))
+			c.s.logUnsent(c.send(&c.s, &c.out))
 		}
 		return
 	}
 	// Methods of the program's error may panic, so they are called before the right to answer is taken.
 	code := errorCode(err)
 	c.s.logFailure(code, err)
-	if c.s.claim() {
-		c.s.logUnsent(c.s.fail(code))
+	carried := c.carry(code, err)
+	if !c.s.claim() {
+		return
 	}
+	if carried != nil {
+		c.s.logUnsent(c.send(&c.s, carried)) // which calls Leave
+		return
+	}
+	c.s.job.Leave()
+	c.s.logUnsent(c.s.fail(code))
 }
 
 // errorCode is the code that stands for a handler's error. An error is never a success.
@@ -154,9 +189,9 @@ func errorCode(err error) codes.Code {
 	return codes.OtherError
 }
 
-// send answers with c.out. The caller has the claim. If a type's own encoding panics, the request is given up without an
+// send answers with *out. The caller has the claim. If a type's own encoding panics, the request is given up without an
 // answer, and the core answers for it.
-func (c *Call[In, Out]) send(ctx context.Context) error {
+func (c *Call[In, Out]) send(ctx context.Context, out *Out) error {
 	defer c.s.release()
 	if c.s.oneWay {
 		return nil
@@ -165,7 +200,7 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	if c.s.times != nil {
 		began = time.Now()
 	}
-	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
+	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), out, c.s.over())
 	if err != nil {
 		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
 		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, codes.OtherError))
@@ -179,6 +214,8 @@ func (c *Call[In, Out]) respond(ctx context.Context, payload []byte, began time.
 	if len(payload) > cap(c.s.req.Output()) { // the caller has to fetch it
 		c.s.pause()
 		defer c.s.resume()
+	} else if c.h.long == nil {
+		c.s.job.Leave()
 	}
 	e := c.s.svc.e
 	if e.cfg.Monitor == nil {
@@ -279,7 +316,7 @@ func (c *Call[In, Out]) Respond(ctx context.Context, out Out) error {
 		ctx = joined
 	}
 	c.out = out
-	return c.answerError(c.send(ctx))
+	return c.answerError(c.send(ctx, &c.out))
 }
 
 // Fail answers with the code of err ([codes.Of]), and with codes.OtherError for a [net.ErrClosed] that is not of an engine. The text of err does not travel: the engine logs it, at Warn if err has no code,

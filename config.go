@@ -46,6 +46,9 @@ type Config struct {
 	// HandlerWarning is the age of a handler at which Logger gets a warning with its RPC and its caller, and another one whenever
 	// the age has doubled; 0: no warnings. The time of calls that the handler waits for counts.
 	HandlerWarning time.Duration
+	// MaxHandlerTime bounds the time in which the handler of an RPC of package native may respond, from the arrival of the request: the handler's
+	// context has no later deadline, even if the caller allows more time; 0: the caller's deadline alone counts.
+	MaxHandlerTime time.Duration
 
 	// Setup registers RPCs and providers. [Listen] and [Open] call it with the new engine before the engine serves its first request;
 	// nil: none. Requests that peers send while Setup runs wait until it has returned. Without Setup, a request that comes after
@@ -101,20 +104,34 @@ type Config struct {
 	Advertise string
 	// Firewalled makes an engine that does not listen and accepts no connection, and its connection requests say that peers
 	// must not dial it. Peers send requests and responses over the connections that the engine has made, so its handlers
-	// serve the processes that it has called.
+	// serve the processes that it has called. Over ofi+verbs a connection request cannot say that peers must not dial, so an engine there
+	// listens all the same, and refuses each peer that dials it.
 	Firewalled bool
-	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
-	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Subnet, Interface,
-	// Advertise and Firewalled must be zero, and Resolver, SendTimeout and LateAccess have no effect.
+	// AutoSM makes an engine on ofi+tcp or ofi+verbs reach the processes of its own host over shared memory, as na+sm does, and lets them
+	// reach it so, if they have the option too (auto_sm of Mercury). [Engine.Addr] then has the form
+	// "uid://HOST#na+sm://PID-ID#ofi+tcp://IP:PORT". Peers of the same user, with the same HOST, on a host with that IP address, use the
+	// part in the middle while they find the process in shared memory; all others use the last part. MaxRequest and MaxResponse must be
+	// 0 or 4096 then. With Firewalled no process connects to the engine in shared memory either. AutoSM needs Linux.
 	//
-	// Programs of this module call each other over ofi+verbs on the software device (package verbs/iwarp). The bytes are those of
-	// Mercury's programs in C, but no such program has been tried as a peer over ofi+verbs yet.
-	Device      na.Device     `json:"-"`
-	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
-	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
-	Resolver    *net.Resolver `json:"-"` // resolves host names in addresses of peers; nil: net.DefaultResolver
-	DialTimeout time.Duration // bounds one attempt to connect to an address, and one resolution of a host name; 0: 10 s
-	DialRetry   time.Duration // the time for which the engine redials a peer that refuses connections, and resolves its host name again; 0: no redial
+	// It is off by default because na+sm opens the memory of the process to the other processes of its user: see SECURITY.md.
+	AutoSM bool
+	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
+	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Interface and Advertise
+	// must be empty.
+	//
+	// Programs of this module call each other over ofi+verbs on the software device (package verbs/iwarp). The messages have the layout
+	// of Mercury's programs in C; docs/wire-ofiverbs.md names the C programs that the tests use as peers.
+	Device na.Device `json:"-"`
+	// RegCacheBytes limits the bytes of the program's slices that an engine on ofi+verbs keeps registered with its device after a
+	// transfer, so that the next transfer of the same slice need not register it; 0: 64 MiB; negative: none. The collector does not
+	// free these slices, because the device knows their addresses. If a further slice would exceed the limit, the engine deregisters the
+	// least recently used ones. Memory of Alloc and of buffer pools does not count, because it stays registered until it is freed.
+	RegCacheBytes int64
+	MaxRequest    int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
+	MaxResponse   int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
+	Resolver      *net.Resolver `json:"-"` // resolves host names in addresses of peers; nil: net.DefaultResolver
+	DialTimeout   time.Duration // bounds one attempt to connect to an address, and one resolution of a host name; 0: 10 s
+	DialRetry     time.Duration // the time for which the engine redials a peer that refuses connections, and resolves its host name again; 0: no redial
 	// KeepAlive is the time of silence after which a host counts as dead; 0: 15 s; negative: no limit. It is also the period at which
 	// the engine probes a peer from which a call without a deadline awaits the response, by a request that no peer serves.
 	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
@@ -138,7 +155,7 @@ type Config struct {
 // Progress has the settings of goroutines that wait for the network.
 type Progress struct {
 	// Mode is the choice between the latency of waits and the processor time that they use. One goroutine of a process polls at a
-	// time, so that waits use no more than one processor, or two while both ends of a connection over na+sm are in the process.
+	// time, so that waits use no more than one processor, or two while both ends of a connection are in the process.
 	//
 	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
 	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
@@ -148,8 +165,8 @@ type Progress struct {
 	//     Listen and Open refuse it on a machine with one processor.
 	//   - "economy" makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
 	//
-	// Engines on ofi+verbs differ: each goroutine that waits for a call polls, regardless of others, and in mode "balanced" for 50 µs, on
-	// a machine with one processor too. Over ofi+tcp goroutines poll on Linux only, and sleep at once on other systems.
+	// Over ofi+tcp goroutines poll on Linux only, and sleep at once on other systems. The software device of an engine on ofi+verbs polls its
+	// sockets by the mode of the engine.
 	Mode string
 }
 
@@ -221,6 +238,9 @@ func (cfg *Config) check() error {
 	if cfg.HandlerWarning < 0 {
 		return argumentError("open engine", "", "", "HandlerWarning is %v; it is a duration, or 0 for no warnings", cfg.HandlerWarning)
 	}
+	if cfg.MaxHandlerTime < 0 {
+		return argumentError("open engine", "", "", "MaxHandlerTime is %v; it is a duration, or 0 for no limit", cfg.MaxHandlerTime)
+	}
 	if cfg.Parent != nil && (cfg.MaxHandlers != 0 || cfg.MaxQueued != 0 || len(cfg.Pools) > 0 || cfg.HandlerWarning != 0) {
 		return argumentError("open engine", "", "", "MaxHandlers, MaxQueued, Pools and HandlerWarning are those of the Parent; leave them 0, or the Parent nil")
 	}
@@ -256,11 +276,6 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	}
 }
 
-// spin returns the time for which a goroutine polls a network without result; 0: the network's default, negative: no time.
-func (cfg *Config) spin() time.Duration {
-	return map[progress.Mode]time.Duration{progress.Economy: -1, progress.Latency: 10 * time.Millisecond}[progress.Mode(cfg.Progress.Mode)]
-}
-
 // tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
@@ -276,10 +291,10 @@ func (cfg *Config) checkDevice(addr string) error {
 	switch {
 	case cfg == nil || cfg.Device == nil:
 		return argumentError("open engine", "", addr, "Config.Device is nil; open an RDMA device with package verbs/auto")
-	case cfg.Subnet.IsValid() || cfg.Interface != "":
-		return argumentError("open engine", "", addr, "Subnet is %v and Interface is %q; over ofi+verbs the address names the host, as in ofi+verbs://192.168.1.7", cfg.Subnet, cfg.Interface)
-	case cfg.Advertise != "" || cfg.Firewalled:
-		return argumentError("open engine", "", addr, "Advertise is %q and Firewalled is %t; over ofi+verbs an engine listens on the address that its peers get", cfg.Advertise, cfg.Firewalled)
+	case cfg.Interface != "":
+		return argumentError("open engine", "", addr, "Interface is %q; over ofi+verbs the address names the interface or the device, as in ofi+verbs://ib0", cfg.Interface)
+	case cfg.Advertise != "":
+		return argumentError("open engine", "", addr, "Advertise is %q; over ofi+verbs an engine listens on the address that its peers get", cfg.Advertise)
 	}
 	return nil
 }
@@ -287,8 +302,9 @@ func (cfg *Config) checkDevice(addr string) error {
 // device returns the configuration of the network of an RDMA device.
 func (cfg *Config) device() na.DeviceConfig {
 	return na.DeviceConfig{
-		Logger: cfg.layer("na"), Spin: cfg.spin(), MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
-		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, Quota: cfg.quota, Audit: cfg.trail,
+		Logger: cfg.layer("na"), Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver, Progress: cfg.waits, MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
+		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
+		LateAccess: cfg.LateAccess, RegCacheBytes: cfg.RegCacheBytes, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 
@@ -308,7 +324,7 @@ func (cfg *Config) sm() (sm.Config, error) {
 			return sm.Config{}, argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; over na+sm messages have %d bytes, which 0 stands for", n, smMessage)
 		}
 	}
-	if cfg.Advertise != "" {
+	if cfg.Advertise != "" && !cfg.AutoSM {
 		return sm.Config{}, argumentError("open engine", "", "", "Advertise is %q; over na+sm an engine has one address", cfg.Advertise)
 	}
 	return sm.Config{

@@ -64,7 +64,7 @@ func (ep *Endpoint) Equal(other *Endpoint) bool {
 	if ep == nil || other == nil || ep.addr == nil || other.addr == nil {
 		return ep == other
 	}
-	return ep.addr.Equal(other.addr)
+	return ep.addr.Equal(other.addr) || other.addr.Equal(ep.addr) // an address in shared memory does not know those that contain it
 }
 
 // Provider returns the target for the RPCs of one provider in the process.

@@ -260,10 +260,9 @@ func TestFirewalled(t *testing.T) {
 		peers <- InfoFrom(ctx).Peer
 		return handleAdd(ctx, in)
 	}))
-	walled, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", &Config{Firewalled: true})
-	walled = opened(t, walled, err)
+	walled := listening(t, &Config{Firewalled: true})
 	must(t, add.Handle(walled, handleAdd))
-	_, err = add.Call(patient(t), find(t, calling(t, nil), walled.Addr()), addIn{})
+	_, err := add.Call(patient(t), find(t, calling(t, nil), walled.Addr()), addIn{})
 	wantCode(t, err, codes.HostUnreach, "refused")
 	callAdd(t, find(t, walled, server.Addr()))
 	callAdd(t, soon(t, "the caller", peers))

@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/autosm"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
 	"cinnabar/internal/progress"
@@ -42,6 +43,8 @@ type Engine struct {
 	net  na.Endpoint
 	cfg  Config
 	log  *slog.Logger
+	// group is net as a GroupDriver, or nil if net does not implement it.
+	group na.GroupDriver
 	// unlogged: the Config has no logger, so panics of handlers are printed on standard error.
 	unlogged bool
 	self     *Endpoint
@@ -102,11 +105,7 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
 			t.Address, t.Listen, t.Handler = ofitcp.OnInterface(addr, c.Interface), listen, h
-			ep, err := ofitcp.Open(ctx, t)
-			if err != nil {
-				return nil, errorFrom("open engine", "", addr, err)
-			}
-			return ep, nil
+			return c.besideSharedMemory(ctx, addr, listen, h, func() (na.Endpoint, error) { return ofitcp.Open(ctx, t) })
 		})
 	case "ofi+verbs", "verbs", "ofi+verbs;ofi_rxm", "verbs;ofi_rxm":
 		if err := cfg.checkDevice(addr); err != nil {
@@ -117,17 +116,14 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 		return newEngine(&c, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			d := c.device()
 			d.Address, d.Listen, d.Handler = addr, listen, h
-			ep, err := c.Device.OpenEndpoint(ctx, d)
-			if err != nil {
-				return nil, errorFrom("open engine", "", addr, err)
-			}
-			return ep, nil
+			return c.besideSharedMemory(ctx, addr, listen, h, func() (na.Endpoint, error) { return c.Device.OpenEndpoint(ctx, d) })
 		})
 	case "na+sm", "sm":
 		cfg, err := cfg.onSharedMemory()
 		if err != nil {
 			return nil, err
 		}
+		cfg.AutoSM = false // the network is shared memory already
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t, err := c.sm()
 			if err != nil {
@@ -142,6 +138,24 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 		})
 	}
 	return nil, unknownProtocol("open engine", addr, scheme)
+}
+
+// besideSharedMemory opens the network of an engine, with an endpoint in shared memory beside it if AutoSM is set.
+func (cfg *Config) besideSharedMemory(ctx context.Context, addr string, listen bool, h na.Handler, network func() (na.Endpoint, error)) (ep na.Endpoint, err error) {
+	if cfg.AutoSM {
+		var t sm.Config
+		if t, err = cfg.sm(); err != nil {
+			return nil, err
+		}
+		t.Listen, t.Handler = listen && !cfg.Firewalled, h
+		ep, err = autosm.Open(ctx, t, network)
+	} else {
+		ep, err = network()
+	}
+	if err != nil {
+		return nil, errorFrom("open engine", "", addr, err)
+	}
+	return ep, nil
 }
 
 // unknownProtocol is the error of an operation on an address of a protocol that has no transport.
@@ -176,6 +190,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 		return nil, err
 	}
 	e.net = ep
+	e.group, _ = ep.(na.GroupDriver)
 	e.core.Attach(ep)
 	e.self = &Endpoint{e: e, addr: ep.Addr()}
 	if ep.Listening() {

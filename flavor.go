@@ -9,6 +9,9 @@ import (
 	"cinnabar/codec/cereal"
 	"cinnabar/codec/hgproc"
 	"cinnabar/codes"
+	"cinnabar/internal/codecplan"
+	"cinnabar/internal/envelope"
+	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 )
 
@@ -88,8 +91,20 @@ type procedure struct {
 	fixed   bool   // base is the program's choice
 	base    uint64 // id without provider
 	oneWay  bool
+	native  bool // declared by package native
 	codec   codec.Codec
-	in, out codec.Plan
+	in, out plans
+}
+
+// plans are the plans of a type for messages over the network and over shared memory.
+type plans struct{ network, shared codec.Plan }
+
+// on returns the plan for messages over a network.
+func (p *plans) on(r hg.Route) codec.Plan {
+	if r == hg.OverSharedMemory {
+		return p.shared
+	}
+	return p.network
 }
 
 // newProcedure panics if a type cannot be encoded: RPCs are package variables, so the program does not start.
@@ -101,7 +116,10 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	if p.codec == nil {
 		p.codec = p.flavor.codec()
 	}
+	_, p.native = p.codec.(envelope.Codec)
 	switch {
+	case p.native:
+		p.base = wire.NativeID(name, 0)
 	case p.flavor.overMargo():
 		p.base = wire.ID(name, 0)
 	case p.flavor != Mercury:
@@ -113,12 +131,12 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	return p
 }
 
-func (p *procedure) plan(what string, t reflect.Type) codec.Plan {
+func (p *procedure) plan(what string, t reflect.Type) plans {
 	plan, err := p.codec.Plan(t)
 	if err != nil {
 		panic(fmt.Sprintf("cinnabar: RPC %q: its %s cannot be encoded: %v", p.name, what, err))
 	}
-	return plan
+	return plans{plan, codecplan.OverSharedMemory(plan)}
 }
 
 // id returns the id of the RPC for a provider.
@@ -151,16 +169,16 @@ func (p *procedure) label(provider uint16) string {
 // Label implements [hg.Namer].
 func (p *procedure) Label(provider uint16) string { return p.label(provider) }
 
-// appendInput appends the payload of a request: the flavour's header and *in.
-func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
+// appendInput appends the payload of a request that travels over to: the flavour's header and *in.
+func (p *procedure) appendInput(b []byte, parent uint64, in any, to hg.Route) ([]byte, error) {
 	if p.flavor.overMargo() {
 		b = wire.AppendMargoRequest(b, parent)
 	}
-	return p.in.Append(b, in)
+	return p.in.on(to).Append(b, in)
 }
 
-// decodeInput reads the payload of a request. parent is wire.NoParent if the flavour's header has none.
-func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
+// decodeInput reads the payload of a request that has come over by. parent is wire.NoParent if the flavour's header has none.
+func (p *procedure) decodeInput(b []byte, in any, by hg.Route) (parent uint64, err error) {
 	parent = wire.NoParent
 	if p.flavor.overMargo() {
 		var ok bool
@@ -168,19 +186,19 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 	}
-	return parent, p.decode(p.in, b, in)
+	return parent, p.decode(p.in.on(by), b, in)
 }
 
-// appendOutput appends the payload of a successful response.
-func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
+// appendOutput appends the payload of a successful response that travels over to.
+func (p *procedure) appendOutput(b []byte, out any, to hg.Route) ([]byte, error) {
 	if p.flavor.overMargo() {
 		b = wire.AppendMargoResponse(b, uint32(wire.Success))
 	}
-	return p.out.Append(b, out)
+	return p.out.on(to).Append(b, out)
 }
 
-// decodeOutput reads the payload of a response. code is the return code in Margo's header; unless it is 0 there is no result.
-func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error) {
+// decodeOutput reads the payload of a response that has come over by. code is the return code in Margo's header; unless it is 0 there is no result.
+func (p *procedure) decodeOutput(b []byte, out any, by hg.Route) (code codes.Code, err error) {
 	if p.flavor.overMargo() {
 		n, rest, ok := wire.ParseMargoResponse(b)
 		if !ok {
@@ -191,7 +209,7 @@ func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error)
 		}
 		b = rest
 	}
-	return codes.Code(0), p.decode(p.out, b, out)
+	return codes.Code(0), p.decode(p.out.on(by), b, out)
 }
 
 // decode reads *v with its plan. Bytes behind it are ignored, as in C.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"cinnabar/codes"
+	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 )
 
@@ -24,21 +25,21 @@ func TestPayloads(t *testing.T) {
 		if got := test.proc.id(test.proc.flavor.defaultProvider()); got != test.id {
 			t.Errorf("%s: id %#x, want %#x", test.proc.flavor.name(), got, test.id)
 		}
-		in, err := test.proc.appendInput(nil, wire.NoParent, &addIn{X: 1, Y: 2})
+		in, err := test.proc.appendInput(nil, wire.NoParent, &addIn{X: 1, Y: 2}, hg.OverNetwork)
 		if got := hex.EncodeToString(in); err != nil || got != test.input {
 			t.Errorf("%s: input %s, %v, want %s", test.proc.flavor.name(), got, err, test.input)
 		}
-		out, err := test.proc.appendOutput(nil, &addOut{Sum: 3})
+		out, err := test.proc.appendOutput(nil, &addOut{Sum: 3}, hg.OverNetwork)
 		if got := hex.EncodeToString(out); err != nil || got != test.want {
 			t.Errorf("%s: output %s, %v, want %s", test.proc.flavor.name(), got, err, test.want)
 		}
 		for n := range in {
-			if _, err := test.proc.decodeInput(in[:n], new(addIn)); err == nil {
+			if _, err := test.proc.decodeInput(in[:n], new(addIn), hg.OverNetwork); err == nil {
 				t.Errorf("%s: %d bytes of input are accepted", test.proc.flavor.name(), n)
 			}
 		}
 		for n := range out {
-			if _, err := test.proc.decodeOutput(out[:n], new(addOut)); err == nil {
+			if _, err := test.proc.decodeOutput(out[:n], new(addOut), hg.OverNetwork); err == nil {
 				t.Errorf("%s: %d bytes of output are accepted", test.proc.flavor.name(), n)
 			}
 		}
@@ -49,7 +50,7 @@ func TestPayloads(t *testing.T) {
 // parity(recorded): G38
 func TestRefusalOfC(t *testing.T) {
 	m := NewRPC[addIn, addOut]("nullhandler").proc
-	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut))
+	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut), hg.OverNetwork)
 	if err != nil || code != codes.NoEntry {
 		t.Errorf("%v, %v", code, err)
 	}

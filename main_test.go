@@ -16,11 +16,14 @@ import (
 	"cinnabar/verbs/auto"
 )
 
-// networkEnv says what the engines of tests are opened on.
-const networkEnv = "CINNABAR_TEST_NETWORK"
+// networkEnv names the network that the engines of tests are opened on. With autoSMPrefix before it, they have Config.AutoSM too.
+const (
+	networkEnv   = "CINNABAR_TEST_NETWORK"
+	autoSMPrefix = "auto_sm "
+)
 
 // network is what engines are opened on in tests that are not about a network.
-var network = cmp.Or(os.Getenv(networkEnv), "ofi+tcp://127.0.0.1")
+var network, withAutoSM = strings.CutPrefix(cmp.Or(os.Getenv(networkEnv), "ofi+tcp://127.0.0.1"), autoSMPrefix)
 
 // TestMain runs the tests, or the other end of one.
 func TestMain(m *testing.M) {
@@ -63,21 +66,38 @@ func listening(t testing.TB, cfg *Config) *Engine {
 }
 
 // overVerbs reports whether engines of tests are opened on an RDMA device.
-func overVerbs() bool { return strings.HasPrefix(network, "ofi+verbs") }
+func overVerbs() bool { return needsDevice(network) }
 
-// withDevice returns cfg with a device in software of its own, if the network needs a device. The test closes it after the engine.
+// needsDevice reports whether an engine at addr needs an RDMA device.
+func needsDevice(addr string) bool { return strings.HasPrefix(addr, "ofi+verbs") }
+
+// withDevice is withDeviceFor the network of the tests, and turns AutoSM on if the tests are to run with it.
 func withDevice(t testing.TB, cfg *Config) *Config {
 	t.Helper()
-	if !overVerbs() {
+	if withAutoSM {
+		var c Config
+		if cfg != nil {
+			c = *cfg
+		}
+		c.AutoSM = true
+		cfg = &c
+	}
+	return withDeviceFor(t, network, cfg)
+}
+
+// withDeviceFor returns cfg with a device in software of its own, if an engine at addr needs a device. The test closes it after the engine.
+func withDeviceFor(t testing.TB, addr string, cfg *Config) *Config {
+	t.Helper()
+	if !needsDevice(addr) {
 		return cfg
 	}
-	dev, err := auto.Software(nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, dev.Close()) })
 	var c Config
 	if cfg != nil {
 		c = *cfg
 	}
+	dev, err := auto.Software(nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, dev.Close()) })
 	c.Device = dev
 	return &c
 }

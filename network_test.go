@@ -2,7 +2,6 @@ package cinnabar
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -26,7 +25,7 @@ var aboutTCP = []string{
 	"TestCallToClient", "TestSmallMessages", "TestInterface", "TestSubsystems", "TestEagerSize", "TestConfigReaches",
 	"TestExposeMostSegments", "TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
 	"TestLateAccessOfTwoCalls", "TestBoundHandleLeadsElsewhere", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
-	"TestClientsBehindOneAddress", "TestAdvertise", "TestFirewalled", "TestCallByName", "TestStartEncodesBeforeTheNameIsResolved", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
+	"TestClientsBehindOneAddress", "TestAdvertise", "TestCallByName", "TestStartEncodesBeforeTheNameIsResolved", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
 }
 
 // notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that
@@ -44,7 +43,7 @@ func TestOverSharedMemory(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestVerbsSettings"}, aboutTCP, notByTheKernel)
+	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled"}, aboutTCP, notByTheKernel)
 	checkTests(t, leave)
 	if err := sm.Attach(); err != nil {
 		t.Logf("peers move memory for each other, which allocates: %v", err)
@@ -60,15 +59,48 @@ func TestOverSharedMemory(t *testing.T) {
 	}
 }
 
+// notOverAutoSM are the tests that TestOverAutoSM leaves out beside those about TCP, because they compare the text of addresses, of which a
+// caller in shared memory has another one than its engine, or expect that each connection has a reader of its own.
+var notOverAutoSM = []string{
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled",
+	"TestMonitorMemory", "TestWhoCalls", "TestThalliumDeferred", "TestOpenRefused", "TestTransferringHandlerIsQuick",
+}
+
+// TestOverAutoSM runs the other tests of this package once more, with ofi+tcp as the network and shared memory beside it.
+// parity: N06
+func TestOverAutoSM(t *testing.T) {
+	if os.Getenv(networkEnv) != "" {
+		t.Skipf("%s names the network of all tests", networkEnv)
+	}
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	leave := slices.Concat(notOverAutoSM, aboutTCP, notByTheKernel)
+	checkTests(t, leave)
+	if err := sm.Attach(); err != nil {
+		t.Logf("peers move memory for each other, which allocates: %v", err)
+		leave = append(leave, "TestTransferAllocs")
+	}
+	p := testproc.Run(t, testproc.Command{
+		Args:  []string{"-test.run=^Test", "-test.skip=^(TestSharedMemory.*|" + strings.Join(leave, "|") + ")$", "-test.timeout=5m"},
+		Env:   []string{networkEnv + "=" + autoSMPrefix + "ofi+tcp://127.0.0.1"},
+		Limit: 6 * time.Minute, // more than that of the process itself
+	})
+	if p.ExitCode() != 0 {
+		t.Fatal("a test fails with shared memory beside ofi+tcp")
+	}
+}
+
 // notOverVerbs are the tests that TestOverVerbs leaves out beside those about TCP: they count allocations, or start engines in a way that
 // gives them no device. Files with build constraints add theirs.
 var notOverVerbs = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestVerbsSettings", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
 	"TestRecycleWaits", "TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused",
 }
 
 // TestOverVerbs runs the other tests of this package once more, with ofi+verbs as the network. Each engine has an RDMA device in
 // software of its own.
+// parity: N02
 func TestOverVerbs(t *testing.T) {
 	if os.Getenv(networkEnv) != "" {
 		t.Skipf("%s names the network of all tests", networkEnv)
@@ -91,8 +123,8 @@ func TestVerbsSettings(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, dev.Close()) }()
 	for word, cfg := range map[string]*Config{
-		"verbs/auto": nil, "Config.Device": {}, "Subnet": {Device: dev, Subnet: netip.MustParsePrefix("127.0.0.0/8")}, "Interface": {Device: dev, Interface: "lo"},
-		"Advertise": {Device: dev, Advertise: "192.0.2.7"}, "Firewalled": {Device: dev, Firewalled: true}, "16384": {Device: dev, MaxRequest: 1 << 20},
+		"verbs/auto": nil, "Config.Device": {}, "open an RDMA device": {Device: (*auto.Device)(nil)}, "Interface": {Device: dev, Interface: "lo"},
+		"Advertise": {Device: dev, Advertise: "192.0.2.7"}, "16384": {Device: dev, MaxRequest: 1 << 20},
 		"MaxConnections": {Device: dev, MaxMemory: 64 << 20, MaxConnections: 100}, // 512 KiB and more each
 	} {
 		_, err := Listen(t.Context(), "ofi+verbs://127.0.0.1", cfg)
@@ -115,6 +147,49 @@ func TestVerbsSettings(t *testing.T) {
 	callAdd(t, find(t, client, strings.Replace(server.Addr(), "ofi+verbs;ofi_rxm", "verbs", 1)))
 	must(t, client.Close())
 	must(t, server.Close())
+}
+
+// TestBytesByRDMA checks the counters BytesRDMA and BytesBounced. Bytes of memory of Alloc and of large slices are not copied. Those of small
+// slices may be, because copying may take less time than registering.
+func TestBytesByRDMA(t *testing.T) {
+	const size = 1 << 20
+	dev, err := auto.Software(nil)
+	must(t, err)
+	defer func() { must(t, dev.Close()) }()
+	server, err := Listen(t.Context(), "ofi+verbs://127.0.0.1", &Config{Device: dev})
+	opened(t, server, err)
+	client, err := Open(t.Context(), "ofi+verbs://127.0.0.1", &Config{Device: dev, RegCacheBytes: size})
+	opened(t, client, err)
+	lent, err := server.Alloc(ReadWrite, size)
+	must(t, err)
+	remote := lent.Handle().On(find(t, client, server.Addr()))
+	own, err := client.Alloc(ReadWrite, size)
+	must(t, err)
+	slice, err := client.Expose(ReadWrite, make([]byte, size))
+	must(t, err)
+	for i, b := range []*Bulk{own, slice, own, slice} {
+		move := remote.Push
+		if i >= 2 {
+			move = remote.Pull
+		}
+		n, err := move(t.Context(), b)
+		must(t, err)
+		if s := client.Stats(); n != size || s.BytesRDMA != uint64(i+1)*size || s.BytesBounced != 0 {
+			t.Errorf("transfer %d: %d bytes went by RDMA, and %d were copied, want %d and none", i, s.BytesRDMA, s.BytesBounced, (i+1)*size)
+		}
+	}
+	before := client.Stats()
+	_, err = remote.WriteAt(t.Context(), []byte{1}, 0)
+	must(t, err)
+	if s := client.Stats(); s.BytesRDMA != before.BytesRDMA+1 || s.BytesBounced > 1 {
+		t.Errorf("%d bytes went by RDMA, and %d of one were copied", s.BytesRDMA-before.BytesRDMA, s.BytesBounced)
+	}
+	if s := server.Stats(); s.BytesRDMA != 0 {
+		t.Errorf("the owner of the memory has counted %d bytes, want 0, because the device of the other process moves them", s.BytesRDMA)
+	}
+	must(t, client.Close())
+	must(t, server.Close())
+	must(t, own.Close()) // after the engine
 }
 
 // checkTests fails if there is no test of one of the names: it has another one by now, or is gone.

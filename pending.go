@@ -9,6 +9,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/na"
 )
 
 // Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
@@ -16,7 +17,8 @@ import (
 // An operation runs to its end even if the program never calls Wait. Until then a transfer uses the memory of the local Bulk, so the
 // program must not change those bytes, and must not read those that a pull writes. [RPC.Start] has the rule for arguments.
 type Pending[T any] struct {
-	op operation[T]
+	op    operation[T]
+	event na.Event // set when over, for drivers
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -46,6 +48,9 @@ type operation[T any] interface {
 	abort()
 	// result is called once, after the end, by a goroutine that waits: it may take time and run programs' code.
 	result() (T, error)
+	// driven returns the peer that a goroutine which waits for the operation can receive from, and the endpoint of that peer. The endpoint is
+	// nil if there is nothing to receive, or if another goroutine receives.
+	driven() (na.GroupDriver, na.Addr)
 }
 
 // watcher receives its index when an operation is over.
@@ -85,6 +90,7 @@ func (p *Pending[T]) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
+	p.event.Set()
 	if p.stop != nil {
 		p.stop()
 	}
@@ -99,6 +105,23 @@ func (p *Pending[T]) end() {
 
 // Done returns a channel that is closed when the operation is over.
 func (p *Pending[T]) Done() <-chan struct{} {
+	p.leaveToEngine()
+	return p.channel()
+}
+
+// leaveToEngine announces to the endpoint that it must receive the messages of the operation itself, because the goroutine that waits for
+// the operation does not.
+func (p *Pending[T]) leaveToEngine() {
+	if p.event.IsSet() {
+		return
+	}
+	if ep, peer := p.op.driven(); ep != nil {
+		ep.Undriven(peer)
+	}
+}
+
+// channel returns the channel of Done. Unlike Done, it leaves the receiving to the calling goroutine, which has called DriveGroup before.
+func (p *Pending[T]) channel() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heeded = true
@@ -119,7 +142,12 @@ func (p *Pending[T]) Wait() (T, error) {
 			within.pause()
 			defer within.resume()
 		}
-		<-p.Done()
+		if ep, peer := p.op.driven(); ep != nil {
+			ep.DriveGroup(peer, &p.event)
+		}
+		if !p.event.IsSet() {
+			<-p.channel()
+		}
 	}
 	p.once.Do(p.conclude)
 	return p.value, p.err
@@ -186,6 +214,7 @@ func Completed[T any](ctx context.Context, ps ...*Pending[T]) iter.Seq2[int, *Pe
 
 // notify sends w its index when the operation is over, at once if it is.
 func (p *Pending[T]) notify(w watcher) {
+	p.leaveToEngine()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heeded = true

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/na"
 )
 
 // TestCompletedOrder starts calls that end in another order than they begin.
@@ -52,6 +53,7 @@ type fake struct {
 	aborts atomic.Int32
 	n      int
 	fail   error
+	group  na.GroupDriver
 }
 
 func newFake() *fake {
@@ -62,6 +64,8 @@ func newFake() *fake {
 
 func (f *fake) abort()               { f.aborts.Add(1) }
 func (f *fake) result() (int, error) { return f.n, f.fail }
+
+func (f *fake) driven() (na.GroupDriver, na.Addr) { return f.group, nil }
 
 func (f *fake) finish(n int, err error) {
 	f.n, f.fail = n, err
@@ -92,6 +96,72 @@ func TestPending(t *testing.T) {
 		p.watch(ctx) // too late, and without effect
 		<-p.Done()
 	})
+}
+
+// fakeGroup is a network that counts the calls of its methods.
+type fakeGroup struct {
+	drives   []*na.Event
+	undriven int
+	finish   func() // called by DriveGroup
+}
+
+func (g *fakeGroup) DriveGroup(_ na.Addr, ev *na.Event) {
+	g.drives = append(g.drives, ev)
+	g.finish()
+}
+
+func (g *fakeGroup) Undriven(na.Addr) { g.undriven++ }
+
+// TestPendingDrives checks that Wait receives the messages of an operation by DriveGroup, and that Done and Completed leave them to the network
+// by Undriven. For an operation that is over, none of the three calls a method of the network.
+func TestPendingDrives(t *testing.T) {
+	begin := func() (*fake, *fakeGroup) {
+		p, g := newFake(), &fakeGroup{}
+		p.group, g.finish = g, func() { p.finish(7, nil) }
+		return p, g
+	}
+	check := func(g *fakeGroup, by string, drives, undriven int) {
+		t.Helper()
+		if len(g.drives) != drives || g.undriven != undriven {
+			t.Errorf("%s: %d calls of DriveGroup and %d of Undriven, want %d and %d", by, len(g.drives), g.undriven, drives, undriven)
+		}
+	}
+	p, g := begin()
+	for range 2 {
+		if n, err := p.Wait(); n != 7 || err != nil {
+			t.Fatal(n, err)
+		}
+		check(g, "Wait", 1, 0)
+	}
+	if !g.drives[0].IsSet() {
+		t.Error("the event of DriveGroup is not that of the operation")
+	}
+	<-p.Done()
+	for range Completed(t.Context(), &p.Pending) {
+	}
+	check(g, "an operation that is over", 1, 0)
+
+	p, g = begin()
+	done := p.Done()
+	check(g, "Done", 0, 1)
+	g.finish()
+	<-done
+
+	p, g = begin()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range Completed(ended, &p.Pending) {
+		t.Error("Completed yields an operation that is not over")
+	}
+	check(g, "Completed", 0, 1)
+
+	p, g = begin() // DriveGroup may return before the end
+	end := g.finish
+	g.finish = func() { go end() }
+	if n, err := p.Wait(); n != 7 || err != nil {
+		t.Error(n, err)
+	}
+	check(g, "Wait behind DriveGroup", 1, 0)
 }
 
 // TestPendingStops checks that a context that outlives the operation is not watched any more.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/invariants"
@@ -105,12 +106,14 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		f.startApart(ctx)
 		return nil
 	}
+	peer := f.route.ep.reached() // before the arguments are encoded, because a handle in them has the keys of the network to peer
+	f.route.over = f.route.e.core.RouteTo(peer)
 	payload, err := f.prepare()
 	if err != nil {
 		return err
 	}
 	f.k.Notify(f)
-	if peer := f.route.ep.reached(); peer != nil {
+	if peer != nil {
 		f.send(peer, payload)
 	} else {
 		f.startNamed(ctx, payload)
@@ -169,7 +172,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 			e.end()
 		}
 	}()
-	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err != nil {
+	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in, f.route.over); err != nil {
 		return nil, f.route.unencodable(err)
 	}
 	f.k, f.record = k, f.route.begin(k)
@@ -209,6 +212,14 @@ func (f *flight[In, Out]) CallDone(k *hg.Call) {
 		go func() { _, _ = f.Wait() }() // it ends by itself: the call is over
 	}
 	e.end()
+}
+
+// driven implements operation. It returns nil while another goroutine makes the call (halt is not nil), because that goroutine receives.
+func (f *flight[In, Out]) driven() (na.GroupDriver, na.Addr) {
+	if f.halt != nil || f.k == nil {
+		return nil, nil
+	}
+	return f.route.e.group, f.route.ep.reached()
 }
 
 // result implements operation: it decodes the response.
@@ -292,6 +303,7 @@ type route struct {
 	ep       *Endpoint
 	id       uint64
 	provider uint16
+	over     hg.Route  // the network to ep, set before the arguments are encoded
 	within   *serving  // the handler that makes the call, nil if none does
 	pending  pendingOp // see opRecord
 	bounded  bool      // the context has a deadline
@@ -366,6 +378,8 @@ var hints = map[codes.Code]error{
 	codes.Permission: errors.New("it is shutting down, or its handler forbids it"),
 	codes.Overflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +
 		"compare the types of both sides, field by field, and its MaxOverflow and NoOverflow, and see its log"),
+	codes.ProtoNoSupport: errors.New("it may serve the RPC of this name in another flavour: an RPC of package native is called with that package, " +
+		"and every other RPC without it"),
 	codes.OtherError: errors.New("its handler failed; its log has the text, if it is a program of this module"),
 }
 
@@ -374,6 +388,10 @@ var errOverloaded = errors.New("it has more requests than it takes; try again la
 
 // absent returns the error, with its remedies, of a call for an RPC that the peer does not know.
 func (rt *route) absent() error {
+	if rt.proc.native {
+		return fmt.Errorf("no native RPC %q with id %#016x is registered there for provider %d; compare name and provider id; "+
+			"programs in C, and RPCs of cinnabar.NewRPC, serve no native calls", rt.proc.name, rt.id, rt.provider)
+	}
 	if rt.proc.flavor == Mercury {
 		return fmt.Errorf("no RPC %q with id %#x is registered there; compare name and flavour", rt.proc.name, rt.id)
 	}
@@ -383,14 +401,27 @@ func (rt *route) absent() error {
 
 // decode reads a response into *out.
 func (rt *route) decode(b []byte, out any) error {
-	code, err := rt.proc.decodeOutput(b, out)
+	code, err := rt.proc.decodeOutput(b, out, rt.over)
 	if err != nil {
 		return rt.fail(err)
 	}
 	if code != codes.Code(0) {
 		return rt.refused(code)
 	}
+	if rt.proc.native {
+		if code, cause := out.(envelope.Results).Failure(); code != codes.Code(0) {
+			return &Error{Op: rt.op(), RPC: rt.proc.label(rt.provider), Addr: rt.ep.String(), Code: code, Remote: true, Err: cause}
+		}
+	}
 	return nil
+}
+
+// departure returns the error of a native call that is not sent, because its context has ended, or its metadata or trace context is not valid.
+func (rt *route) departure(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) { // the timer of ctx may be late
+		return rt.fail(err)
+	}
+	return rt.unencodable(err)
 }
 
 // refused makes the error of a code that the peer's Margo, or its handler, answered.
@@ -438,7 +469,15 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 	k := rt.e.core.NewCall()
 	defer k.Free()
 	defer rt.begin(k).end()
-	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)
+	var native envelope.Arguments
+	if rt.proc.native {
+		native = in.(envelope.Arguments)
+		if err := native.Depart(ctx); err != nil {
+			return rt.departure(ctx, err)
+		}
+	}
+	rt.over = rt.e.core.RouteTo(to)
+	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in, rt.over)
 	if err != nil {
 		return rt.unencodable(err)
 	}
@@ -454,10 +493,16 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 		times.Ended = time.Now()
 	}
 	if err != nil {
+		if native != nil && ctx.Err() != nil {
+			native.Abandon()
+		}
 		return rt.fail(err)
 	}
 	if rt.proc.oneWay {
 		return nil
+	}
+	if native != nil {
+		out.(envelope.Results).Expect(envelope.Limits{MaxBytes: rt.e.cfg.MaxOverflow, Budget: k})
 	}
 	err = rt.decode(k.Output(), out)
 	if times != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
@@ -47,7 +48,8 @@ type handlers struct {
 	e          *Engine
 	pools      *pools
 	table      hg.Registry[*service]
-	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
+	natives    envelope.Table // the requests for native RPCs
+	gate       rundown.Guard  // counts the requests that have not been released; after its Close no more are served
 	unanswered unansweredCalls
 }
 
@@ -68,10 +70,11 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	svc := entry.Value
 	switch {
 	case !known:
+		code := h.Unknown(r.ID())
 		if !r.IsProbe() {
-			h.logUnknown(r)
+			h.logUnknown(r, code)
 		}
-		refuse(r, nil, codes.NoEntry)
+		refuse(r, nil, code)
 	case svc.serve == nil && svc.proc.flavor == Mercury:
 		refuse(r, svc, codes.InvalidArg) // as HG does with an id that has no callback
 	case svc.serve == nil:
@@ -84,17 +87,30 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	return nil
 }
 
-// Known implements [hg.Dispatcher].
-func (h *handlers) Known(id hg.ID) bool {
-	_, known := h.table.Lookup(uint64(id))
-	return known
+// Unknown implements [hg.Dispatcher]. The code for an id that is not registered is codes.ProtoNoSupport if the engine serves an RPC of
+// that name with package native and the caller does not use that package, or the reverse; and codes.NoEntry otherwise.
+func (h *handlers) Unknown(id hg.ID) codes.Code {
+	if _, known := h.table.Lookup(uint64(id)); known {
+		return 0
+	}
+	_, other := h.table.Lookup(wire.Sibling(uint64(id)))
+	if !other && uint64(id)>>32 == 0 { // of flavour Mercury
+		other = h.table.Any(func(svc *service) bool { return svc.proc.native && wire.Djb2(svc.proc.name) == uint64(id) })
+	}
+	if other {
+		return codes.ProtoNoSupport
+	}
+	return codes.NoEntry
 }
 
 // logUnknown logs a request for an RPC that is not registered, with the names near it, so that a wrong provider id or flavour shows.
-func (h *handlers) logUnknown(r *hg.Request) {
+func (h *handlers) logUnknown(r *hg.Request, code codes.Code) {
 	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
-		id := uint64(r.ID())
-		log.Debug("request for an RPC that is not registered", logPeer, r.From().String(),
+		id, msg := uint64(r.ID()), "request for an RPC that is not registered"
+		if code == codes.ProtoNoSupport {
+			msg = "request in another flavour than that of the RPC; either both sides use package native, or neither"
+		}
+		log.Debug(msg, logPeer, r.From().String(),
 			"id", fmt.Sprintf("%#016x", id), "provider", wire.Provider(id), "registered", h.near(id))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
@@ -31,8 +32,9 @@ type serving struct {
 	gone   <-chan struct{} // closed when the connection that the request came by is lost
 	id     uint64
 	parent uint64
-	oneWay bool          // no response is wanted
-	times  *stats.Timing // nil unless the engine has a monitor
+	oneWay bool               // no response is wanted
+	times  *stats.Timing      // nil unless the engine has a monitor
+	native envelope.Arguments // nil unless the RPC is native
 
 	life atomic.Pointer[context.Context] // the context behind Done and Err, made by the first call that needs it
 
@@ -54,6 +56,17 @@ func (s *serving) begin(svc *service, r *hg.Request) {
 	}
 }
 
+// arrive passes the request of a native RPC to its arguments. A payload without Margo's header is passed as an empty one.
+func (s *serving) arrive(in envelope.Arguments) {
+	e := s.svc.e
+	_, payload, _ := wire.ParseMargoRequest(s.req.Input())
+	s.native = in
+	in.Arrive(envelope.Arrival{
+		Payload: payload, Conn: s.gone, Calls: &e.handlers.natives, MaxTime: e.cfg.MaxHandlerTime,
+		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req},
+	})
+}
+
 // observe reports the start of a stats.EventRequest to the monitor, and returns the function that reports its end.
 func (s *serving) observe(ctx context.Context) (end func()) {
 	s.times.Running = time.Now()
@@ -69,6 +82,9 @@ func (s *serving) observe(ctx context.Context) (end func()) {
 func (s *serving) release() {
 	if s.holds.Add(-1) > 0 {
 		return
+	}
+	if s.native != nil {
+		s.native.End()
 	}
 	s.req.Free()
 	if o := s.unanswered.Load(); o != nil {
@@ -152,6 +168,13 @@ func (s *serving) Yield() { na.Yield(s.from) }
 // pause and resume enclose a wait for the network that the handler makes with its context.
 func (s *serving) pause()  { s.job.Pause() }
 func (s *serving) resume() { s.job.Resume() }
+
+// over returns the network over which the request has come, and the response travels.
+func (s *serving) over() hg.Route { return s.svc.e.core.RouteTo(s.from) }
+
+// readsFor reports whether a handler that waits for a transfer with to keeps no other peer waiting, even if it runs on the goroutine that
+// reads the connection of its request. That holds if to is the sender of the request, and its connection has a reader of its own.
+func (s *serving) readsFor(to na.Addr) bool { return to == s.from && na.HasSoleReader(to) }
 
 // info describes the request.
 func (s *serving) info() CallInfo {

@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
 	"cinnabar/internal/progress"
 	"cinnabar/stats"
 )
@@ -33,6 +34,9 @@ func (e *Engine) Stats() stats.Snapshot {
 		Pools:    map[string]stats.Pool{},
 		Security: e.security(),
 	}
+	if m, ok := e.net.(na.Mover); ok {
+		s.BytesRDMA, s.BytesBounced = m.Moved()
+	}
 	for _, p := range e.handlers.pools.all() {
 		s.Pools[p.cfg.Name] = p.stats()
 	}
@@ -41,7 +45,7 @@ func (e *Engine) Stats() stats.Snapshot {
 
 func netStats(h hg.Stats, w progress.Counters) stats.Net {
 	return stats.Net{
-		RequestsSent: h.RequestsSent, ResponsesRecvd: h.ResponsesRecvd, RequestsRecvd: h.RequestsRecvd, ResponsesSent: h.ResponsesSent,
+		RequestsSent: h.RequestsSent, RequestsShared: h.RequestsShared, ResponsesRecvd: h.ResponsesRecvd, RequestsRecvd: h.RequestsRecvd, ResponsesSent: h.ResponsesSent,
 		RequestsExtra: h.RequestsExtra, ResponsesExtra: h.ResponsesExtra, Bulks: h.Bulks, SelfCalls: h.SelfCalls,
 		RequestsDropped: h.RequestsDropped, RequestsRefused: h.RequestsRefused, ResponsesFailed: h.ResponsesFailed,
 		RequestsUnheard: h.RequestsUnheard, AcksMissing: h.AcksMissing,

@@ -122,7 +122,14 @@ func (m *move) start(ctx context.Context) {
 		m.over.Set()
 		return
 	}
-	m.launch(to, m)
+	s := servingFrom(ctx)
+	if s == nil || !s.readsFor(to) {
+		m.launch(to, m)
+		return
+	}
+	s.job.BeginMoving()
+	defer s.job.EndMoving()
+	m.launch(to, m) // copies the bytes that the network takes at once
 }
 
 // launch starts the transfer with the peer at address to, and notifies done of its end.
@@ -154,8 +161,13 @@ func (m *move) wait(ctx context.Context) (int64, error) {
 // worker is free meanwhile.
 func (m *move) settle(ctx context.Context) bool {
 	if s := servingFrom(ctx); s != nil {
-		s.pause()
-		defer s.resume()
+		if s.readsFor(m.to) {
+			s.job.PauseMoving()
+			defer s.job.ResumeMoving()
+		} else {
+			s.pause()
+			defer s.resume()
+		}
 	}
 	m.e.net.Drive(m.to, &m.over)
 	wake := m.over.Park()
@@ -311,6 +323,9 @@ func (pm *pendingMove) abort() {
 	pm.m.t.Cancel()
 	pm.unref()
 }
+
+// driven implements operation. It returns nil, because a transfer over a network with a [na.GroupDriver] ends without a message of the peer.
+func (pm *pendingMove) driven() (na.GroupDriver, na.Addr) { return nil, nil }
 
 // result implements operation.
 func (pm *pendingMove) result() (int64, error) { return pm.n, pm.err }

@@ -35,7 +35,8 @@ type Appender interface {
 // AppenderWith is [Appender] for types with parts that the codec in use writes: an element of any type, or a value that
 // only the program can choose. A type that implements it must also be a [DecoderWith] on the pointer. [Append] appends a part.
 type AppenderWith interface {
-	// AppendProcWith appends the value to b, as AppendProc does. c is the codec that the whole value is written with.
+	// AppendProcWith appends the value to b, as AppendProc does. c is the codec that the whole value is written with, or a form of it for
+	// one network. A type that writes other bytes for another codec compares c.Name().
 	AppendProcWith(c Codec, b []byte) ([]byte, error)
 }
 

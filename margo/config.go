@@ -247,12 +247,12 @@ func configFrom(m *conf.Config) *Config {
 	cfg := &Config{document: m, AllowQuery: o.AllowQuery}
 	cfg.Config = cinnabar.Config{
 		Monitor:     monitorOf(m),
-		MaxHandlers: int(o.MaxHandlers), MaxQueued: int(o.MaxQueued), HandlerWarning: time.Duration(o.HandlerWarning),
+		MaxHandlers: int(o.MaxHandlers), MaxQueued: int(o.MaxQueued), HandlerWarning: time.Duration(o.HandlerWarning), MaxHandlerTime: time.Duration(o.MaxHandlerTime),
 		Progress:            cinnabar.Progress{Mode: progressModeOf(m)},
 		AllowRemoteShutdown: o.AllowRemoteShutdown,
 		MaxMemory:           o.MaxMemory, MaxConnections: int(o.MaxConnections), TransferStall: time.Duration(o.TransferStall),
 		Checksums: checksumsOf(m), MaxOverflow: o.MaxOverflow, OverflowBudget: o.OverflowBudget,
-		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Interface: o.Interface, Advertise: o.Advertise, Firewalled: o.Firewalled,
+		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, AutoSM: m.Mercury.AutoSM, Interface: o.Interface, Advertise: o.Advertise, Firewalled: o.Firewalled,
 		MaxRequest: int(m.Mercury.MaxUnexpected), MaxResponse: int(m.Mercury.MaxExpected),
 		DialTimeout: time.Duration(o.DialTimeout), DialRetry: time.Duration(o.DialRetry),
 		KeepAlive: time.Duration(o.KeepAlive), SendTimeout: time.Duration(o.SendTimeout), LateAccess: time.Duration(o.LateAccess),
@@ -340,7 +340,7 @@ func (cfg *Config) format() (*conf.Config, error) {
 
 func (cfg *Config) putMercury(m *conf.Config) {
 	h := &m.Mercury
-	h.NoBulkEager, h.NoLoopback = cfg.NoEager, cfg.NoLoopback
+	h.NoBulkEager, h.NoLoopback, h.AutoSM = cfg.NoEager, cfg.NoLoopback, cfg.AutoSM
 	h.MaxUnexpected, h.MaxExpected = int64(cfg.MaxRequest), int64(cfg.MaxResponse)
 	h.SetNetwork(cfg.Subnet)
 	h.LogLevel, h.LogSubsys = defaultMercuryLevel, defaultMercurySubsys
@@ -368,6 +368,7 @@ func (cfg *Config) putOwn(m *conf.Config) {
 	m.Own = conf.Own{
 		MaxHandlers: int64(cfg.MaxHandlers), MaxQueued: int64(max(cfg.MaxQueued, -1)), Queues: map[string]int64{},
 		HandlerWarning:      conf.Duration(cfg.HandlerWarning),
+		MaxHandlerTime:      conf.Duration(cfg.MaxHandlerTime),
 		AllowRemoteShutdown: cfg.AllowRemoteShutdown, AllowQuery: cfg.AllowQuery,
 		MaxMemory: unless(cfg.MaxMemory, machine.MaxMemory), MaxConnections: int64(unless(cfg.MaxConnections, machine.MaxConnections)),
 		MaxOverflow: unless(cfg.MaxOverflow, machine.MaxOverflow), OverflowBudget: unless(cfg.OverflowBudget, machine.OverflowBudget),

@@ -130,7 +130,7 @@ func TestMarshalConfig(t *testing.T) {
 		{Config: own{Subnet: netip.MustParsePrefix("0.0.0.0/0"), Checksums: cinnabar.NoChecksums}, Log: LogLevels{Mercury: "debug", Subsystems: "na,~rpc"}},
 		{AllowQuery: true, Config: own{
 			MaxHandlers: 9, MaxQueued: -1, AllowRemoteShutdown: true, MaxOverflow: 1, OverflowBudget: 2, NoOverflow: true,
-			Advertise: "192.0.2.7", Firewalled: true, DialTimeout: 1, DialRetry: 2, KeepAlive: -1, SendTimeout: 90 * time.Second, LateAccess: -1, HandlerWarning: time.Minute,
+			Advertise: "192.0.2.7", Firewalled: true, DialTimeout: 1, DialRetry: 2, KeepAlive: -1, SendTimeout: 90 * time.Second, LateAccess: -1, HandlerWarning: time.Minute, MaxHandlerTime: time.Hour,
 		}},
 	} {
 		text := marshaled(t, c)

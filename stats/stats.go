@@ -39,6 +39,7 @@ type SecurityEvent struct {
 // names that end in Active or Unsent, and OverflowBytes, are states of the moment; the others only grow.
 type Net struct {
 	RequestsSent    uint64 // by calls that left this process (rpc_req_sent_count)
+	RequestsShared  uint64 // those of RequestsSent that travelled over shared memory, of an engine with Config.AutoSM
 	ResponsesRecvd  uint64 // to them (rpc_resp_recv_count)
 	RequestsRecvd   uint64 // from the network (rpc_req_recv_count)
 	ResponsesSent   uint64 // to them (rpc_resp_sent_count)
@@ -55,6 +56,8 @@ type Net struct {
 	Writes          uint64 // transfers that wrote to peers
 	BytesRead       uint64
 	BytesWritten    uint64
+	BytesRDMA       uint64 // of BytesRead and BytesWritten, those that an RDMA device moved between the memories of the two processes
+	BytesBounced    uint64 // of BytesRDMA, those that were copied through a buffer, because that takes less time than registering their memory
 	EagerCopies     uint64 // pulls that copied the data in the handle
 	LocalCopies     uint64 // transfers to and from this process's own memory
 	CallsActive     int64  // calls that were started and have not ended

@@ -14,6 +14,7 @@ import (
 
 // encoder writes one message. It never leaves its goroutine's stack.
 type encoder struct {
+	codec codec.Codec // for custom types
 	b     []byte
 	depth int
 
@@ -30,8 +31,8 @@ type object struct {
 }
 
 // AppendValue appends v, which is addressable, to b and returns the extended buffer.
-func (n *node) AppendValue(b []byte, v reflect.Value) ([]byte, error) {
-	e := encoder{b: slices.Grow(b, n.min)}
+func (n *node) AppendValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	e := encoder{codec: c, b: slices.Grow(b, n.min)}
 	if err := e.append(n, v); err != nil {
 		return nil, err
 	}
@@ -300,7 +301,7 @@ func (e *encoder) version(n *node, v reflect.Value) error {
 }
 
 func (e *encoder) custom(p any) error {
-	b, err := codecplan.Append(Codec{}, e.b, p)
+	b, err := codecplan.Append(e.codec, e.b, p)
 	if err != nil {
 		return err
 	}

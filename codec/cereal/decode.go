@@ -12,7 +12,8 @@ import (
 
 // decoder reads one message. It never leaves its goroutine's stack.
 type decoder struct {
-	b     []byte // the rest of the message
+	codec codec.Codec // for custom types
+	b     []byte      // the rest of the message
 	depth int
 	ahead int // bytes that may still be allocated for elements that containers have announced and that are not read yet
 
@@ -21,8 +22,8 @@ type decoder struct {
 }
 
 // DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
-func (n *node) DecodeValue(b []byte, v reflect.Value) ([]byte, error) {
-	d := decoder{b: b, ahead: len(b)}
+func (n *node) DecodeValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	d := decoder{codec: c, b: b, ahead: len(b)}
 	if err := d.decode(n, v); err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func (d *decoder) decode(n *node, v reflect.Value) error {
 	case opVersion:
 		return d.version(n, v)
 	case opCustom:
-		rest, err := codecplan.Decode(Codec{}, d.b, v.Addr().Interface())
+		rest, err := codecplan.Decode(d.codec, d.b, v.Addr().Interface())
 		d.b = rest
 		return err
 	default:

@@ -12,29 +12,29 @@ import (
 )
 
 // AppendValue appends v, which is addressable, to b and returns the extended buffer.
-func (n *node) AppendValue(b []byte, v reflect.Value) ([]byte, error) {
-	return n.append(slices.Grow(b, n.min), v)
+func (n *node) AppendValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	return n.append(c, slices.Grow(b, n.min), v)
 }
 
-// append appends v, which is addressable.
-func (n *node) append(b []byte, v reflect.Value) ([]byte, error) {
+// append appends v, which is addressable. Custom types get c.
+func (n *node) append(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	switch n.op {
 	case opString:
 		return appendString(b, v.String(), false)
 	case opConst:
 		return appendString(b, v.String(), true)
 	case opNullable:
-		return n.appendNullable(b, v)
+		return n.appendNullable(c, b, v)
 	case opByteArray, opByteSlice:
 		return append(b, v.Bytes()...), nil
 	case opArray, opSlice:
-		return n.appendElems(b, v)
+		return n.appendElems(c, b, v)
 	case opStruct:
-		return n.appendFields(b, v)
+		return n.appendFields(c, b, v)
 	case opPad:
 		return append(b, make([]byte, n.min)...), nil
 	case opCustom:
-		return codecplan.Append(Codec{}, b, v.Addr().Interface())
+		return codecplan.Append(c, b, v.Addr().Interface())
 	default:
 		return n.appendScalar(b, v), nil
 	}
@@ -48,7 +48,7 @@ func (n *node) appendScalar(b []byte, v reflect.Value) []byte {
 	return n.op.AppendScalar(b, v)
 }
 
-func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	for i := range n.fields {
 		f := &n.fields[i]
@@ -70,7 +70,7 @@ func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
 			err = f.checkLen(v, fv.Len())
 		}
 		if err == nil {
-			b, err = f.append(b, fv)
+			b, err = f.append(c, b, fv)
 		}
 		if err != nil {
 			return nil, codecplan.Under(err, f.name)
@@ -111,14 +111,14 @@ func (f *field) appendCount(b []byte, n int) ([]byte, error) {
 	return append(b, count[:f.own.min]...), nil
 }
 
-func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendElems(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	if n.elem.fixed && n.elem.min == 0 {
 		return b, nil
 	}
 	start := len(b)
 	for i := range v.Len() {
 		var err error
-		if b, err = n.elem.append(b, v.Index(i)); err != nil {
+		if b, err = n.elem.append(c, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -131,9 +131,9 @@ func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
 	return b, nil
 }
 
-func (n *node) appendNullable(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendNullable(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	if v.IsNil() {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
 	}
-	return n.elem.append(b, v.Elem())
+	return n.elem.append(c, b, v.Elem())
 }

@@ -5,16 +5,19 @@ import (
 	"reflect"
 	"strconv"
 
+	"cinnabar/codec"
 	"cinnabar/internal/codecplan"
 )
 
 // DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
-func (n *node) DecodeValue(b []byte, v reflect.Value) ([]byte, error) { return n.decode(b, v) }
+func (n *node) DecodeValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	return n.decode(c, b, v)
+}
 
-// decode reads v, which can be set, from the start of b and returns the rest of b.
-func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
+// decode reads v, which can be set, from the start of b and returns the rest of b. Custom types get c.
+func (n *node) decode(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	if len(b) < n.min {
-		return nil, n.short(b, v)
+		return nil, n.short(c, b, v)
 	}
 	switch n.op {
 	case opID:
@@ -25,13 +28,13 @@ func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 	case opString, opConst:
 		return decodeString(b, v)
 	case opNullable:
-		return n.decodeNullable(b, v)
+		return n.decodeNullable(c, b, v)
 	case opArray:
-		return n.decodeArray(b, v)
+		return n.decodeArray(c, b, v)
 	case opStruct:
-		return n.decodeFields(b, v)
+		return n.decodeFields(c, b, v)
 	case opCustom:
-		return codecplan.Decode(Codec{}, b, v.Addr().Interface())
+		return codecplan.Decode(c, b, v.Addr().Interface())
 	default: // a scalar; slices are read by decodeFields, which knows their length
 		n.op.SetScalar(v, b)
 	}
@@ -39,20 +42,20 @@ func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 }
 
 // short says where b, which has fewer bytes than n needs, ends. It descends to the field that cannot be read.
-func (n *node) short(b []byte, v reflect.Value) error {
+func (n *node) short(c codec.Codec, b []byte, v reflect.Value) error {
 	var err error
 	switch n.op {
 	case opArray:
-		_, err = n.decodeArray(b, v)
+		_, err = n.decodeArray(c, b, v)
 	case opStruct:
-		_, err = n.decodeFields(b, v)
+		_, err = n.decodeFields(c, b, v)
 	default: // nothing below
 		err = codecplan.Overflow("%v takes %d bytes, %d remain", n.typ, n.min, len(b))
 	}
 	return err
 }
 
-func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	for i := range n.fields {
 		f := &n.fields[i]
@@ -61,9 +64,9 @@ func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
 		case f.when != nil && !f.when.Holds(v):
 			fv.SetZero()
 		case f.isSlice():
-			b, err = f.decodeSlice(b, v, fv)
+			b, err = f.decodeSlice(c, b, v, fv)
 		default:
-			b, err = f.decode(b, fv)
+			b, err = f.decode(c, b, fv)
 		}
 		if err != nil {
 			return nil, codecplan.Under(err, f.name)
@@ -72,13 +75,13 @@ func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
 	return b, nil
 }
 
-func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeArray(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	if n.fixed && n.min == 0 {
 		return b, nil
 	}
 	for i := range n.count {
 		var err error
-		if b, err = n.elem.decode(b, v.Index(i)); err != nil {
+		if b, err = n.elem.decode(c, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -87,7 +90,7 @@ func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
 
 // decodeSlice reads slice field v of struct s. The announced length is checked against the rest of the message before anything
 // is allocated.
-func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
+func (f *field) decodeSlice(c codec.Codec, b []byte, s, v reflect.Value) ([]byte, error) {
 	count, b, err := f.length(b, s)
 	if err != nil {
 		return nil, err
@@ -104,12 +107,12 @@ func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
 		copy(v.Bytes(), b)
 		return b[n:], nil
 	}
-	return f.decodeElems(b, v, n)
+	return f.decodeElems(c, b, v, n)
 }
 
 // decodeElems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so
 // the first allocation is no larger than the rest of the message and later ones follow the elements that were really read.
-func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error) {
+func (f *field) decodeElems(c codec.Codec, b []byte, v reflect.Value, count int) ([]byte, error) {
 	size := max(1, int(f.elem.typ.Size()))
 	v.Grow(min(count, 1+len(b)/size))
 	for i := range count {
@@ -118,7 +121,7 @@ func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error
 		}
 		v.SetLen(i + 1)
 		var err error
-		if b, err = f.elem.decode(b, v.Index(i)); err != nil {
+		if b, err = f.elem.decode(c, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -126,11 +129,11 @@ func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error
 }
 
 // decodeNullable reads a string through a pointer, which is nil for C's null string.
-func (n *node) decodeNullable(b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeNullable(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
 	if binary.LittleEndian.Uint64(b) == 0 {
 		v.SetZero()
 		return b[stringLenSize:], nil
 	}
 	v.Set(reflect.New(n.elem.typ))
-	return n.elem.decode(b, v.Elem())
+	return n.elem.decode(c, b, v.Elem())
 }

@@ -180,7 +180,7 @@ func (f *field) length(b []byte, s reflect.Value) (uint64, []byte, error) {
 			return 0, nil, codecplan.Overflow("its count takes %d bytes, %d remain", f.own.min, len(b))
 		}
 		v := reflect.New(f.own.typ).Elem()
-		rest, err := f.own.decode(b, v)
+		rest, err := f.own.decode(nil, b, v) // an integer, which needs no codec
 		if err != nil {
 			return 0, nil, err
 		}

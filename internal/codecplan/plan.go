@@ -8,11 +8,12 @@ import (
 
 // Root is the plan of a whole value in one codec. Its methods return unfinished errors, which Make's plan completes.
 type Root interface {
-	// AppendValue appends v, which is addressable, to b and returns the extended buffer.
-	AppendValue(b []byte, v reflect.Value) ([]byte, error)
+	// AppendValue appends v, which is addressable, to b and returns the extended buffer. c is the codec that the methods of custom types
+	// get: the codec of the plan, or its form for shared memory (see [OverSharedMemory]).
+	AppendValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error)
 
-	// DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
-	DecodeValue(b []byte, v reflect.Value) (rest []byte, err error)
+	// DecodeValue reads v, which can be set, from the start of b and returns the rest of b. c is as in AppendValue.
+	DecodeValue(c codec.Codec, b []byte, v reflect.Value) (rest []byte, err error)
 }
 
 // Make returns the plan of codec c for type t. The root that build returns for t writes and reads the values. The plan checks its
@@ -25,36 +26,76 @@ func Make(c codec.Codec, t reflect.Type, build func(t reflect.Type) (Root, error
 	if err != nil {
 		return nil, Finish(err, c.Name(), codec.OpPlan, t)
 	}
-	return &plan{name: c.Name(), root: root, typ: t, ptr: reflect.PointerTo(t)}, nil
+	return &plan{codec: c, root: root, typ: t, ptr: reflect.PointerTo(t)}, nil
 }
 
 // plan is the codec.Plan that Make returns. It is immutable.
 type plan struct {
-	name string // of the codec
-	root Root
-	typ  reflect.Type
-	ptr  reflect.Type // *typ, the type that Append and Decode require
+	codec codec.Codec
+	root  Root
+	typ   reflect.Type
+	ptr   reflect.Type // *typ, the type that Append and Decode require
 }
 
 func (p *plan) Append(b []byte, v any) ([]byte, error) {
 	rv, err := Value(v, p.ptr)
 	if err == nil {
 		var out []byte
-		if out, err = p.root.AppendValue(b, rv); err == nil {
+		if out, err = p.root.AppendValue(p.codec, b, rv); err == nil {
 			return out, nil
 		}
 	}
-	return b, Finish(err, p.name, codec.OpAppend, p.typ)
+	return b, Finish(err, p.codec.Name(), codec.OpAppend, p.typ)
 }
 
 func (p *plan) Decode(b []byte, v any) (int, error) {
 	rv, err := Value(v, p.ptr)
 	if err != nil {
-		return 0, Finish(err, p.name, codec.OpDecode, p.typ)
+		return 0, Finish(err, p.codec.Name(), codec.OpDecode, p.typ)
 	}
-	rest, err := p.root.DecodeValue(b, rv)
+	rest, err := p.root.DecodeValue(p.codec, b, rv)
 	if err != nil {
-		return 0, Finish(err, p.name, codec.OpDecode, p.typ)
+		return 0, Finish(err, p.codec.Name(), codec.OpDecode, p.typ)
 	}
 	return len(b) - len(rest), nil
+}
+
+// OverSharedMemory returns the plan for values of messages that travel over shared memory (HG_PROC_SM): the codec that it passes to the
+// methods of custom types is one for which [IsOverSharedMemory] is true. A plan that neither comes from Make nor is an [Outer] is returned as it is.
+func OverSharedMemory(p codec.Plan) codec.Plan {
+	switch p := p.(type) {
+	case *plan:
+		near := *p
+		near.codec = sharedMemory{p.codec}
+		return &near
+	case Outer:
+		return p.OverSharedMemory()
+	}
+	return p
+}
+
+// Outer is a plan of values that contain values of another plan.
+type Outer interface {
+	codec.Plan
+	// OverSharedMemory returns a plan of the same values with the other plan in its form for shared memory.
+	OverSharedMemory() codec.Plan
+}
+
+// IsOverSharedMemory reports whether a custom type that gets codec c is in a message that travels over shared memory.
+func IsOverSharedMemory(c codec.Codec) bool {
+	_, ok := c.(sharedMemory)
+	return ok
+}
+
+// sharedMemory is the codec of a message that travels over shared memory. The bytes of values are the same as those of Codec, except
+// that bulk handles in them also hold the handles of shared memory.
+type sharedMemory struct{ codec.Codec }
+
+// Plan implements [codec.Codec] for the parts of custom types.
+func (c sharedMemory) Plan(t reflect.Type) (codec.Plan, error) {
+	p, err := c.Codec.Plan(t)
+	if err != nil {
+		return nil, err
+	}
+	return OverSharedMemory(p), nil
 }

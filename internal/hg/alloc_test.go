@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -13,7 +14,7 @@ import (
 // inline answers where the request comes in.
 type inline struct{}
 
-func (inline) Known(ID) bool { return true }
+func (inline) Unknown(ID) codes.Code { return 0 }
 
 func (inline) Dispatch(r *Request) na.Task {
 	echo(r)

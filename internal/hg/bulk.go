@@ -95,13 +95,23 @@ func (b *Bulk) describe(base uint64, handles []na.Memory, flags uint32) *Desc {
 			base += n
 		}
 	}
-	d := wire.NewBulk(flags, segs, func(raw []byte, i int) []byte {
+	d := &Desc{own: b}
+	network := func(raw []byte, i int) []byte {
 		if handles[i] == nil { // of an empty segment
 			return raw
 		}
 		return handles[i].AppendHandle(raw)
-	})
-	return &Desc{Bulk: d, own: b}
+	}
+	if b.c.shared != nil {
+		d.near = new(wire.NewBulk(flags, slices.Clone(segs), network, func(raw []byte, i int) []byte {
+			if handles[i] == nil {
+				return raw
+			}
+			return handles[i].(na.SharedHandle).AppendSharedHandle(raw)
+		}))
+	}
+	d.Bulk = wire.NewBulk(flags, segs, network, nil)
+	return d
 }
 
 // Desc returns the descriptor by which a peer reaches the memory of the process that it got the descriptor from.
@@ -109,8 +119,12 @@ func (b *Bulk) Desc() *Desc { return b.desc }
 
 // Bind returns a descriptor that names its owner too, so that it can be handed on (HG_Bulk_bind).
 func (b *Bulk) Bind() *Desc {
-	bound := b.desc.Bulk.Bind(func(raw []byte) []byte { return b.c.ep.AppendAddr(raw, b.c.self) })
-	return &Desc{Bulk: bound, own: b}
+	network := func(raw []byte) []byte { return b.c.ep.AppendAddr(raw, b.c.self) }
+	d := &Desc{Bulk: b.desc.Bulk.Bind(network, nil), own: b}
+	if b.desc.near != nil {
+		d.near = new(b.desc.near.Bind(network, func(raw []byte) []byte { return b.c.shared.AppendSharedAddr(raw, b.c.self) }))
+	}
+	return d
 }
 
 // Close revokes the keys of b, and returns when neither peers nor transfers of this process touch the memory any more. It is
@@ -166,8 +180,8 @@ func (b *Bulk) drain() {
 	}
 }
 
-// appendEager appends d with the memory's data as AppendProc describes it. It refuses when the memory is gone.
-func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
+// appendEager appends a form of b's descriptor with the memory's data as [Desc.AppendProc] describes it. It refuses when the memory is gone.
+func (b *Bulk) appendEager(to []byte, form *wire.Bulk) ([]byte, bool) {
 	if b.c.cfg.NoEager {
 		return to, false
 	}
@@ -177,7 +191,7 @@ func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
 		return to, false
 	}
 	start := len(to)
-	to = d.AppendProcEager(to)
+	to = form.AppendProcEager(to)
 	for _, s := range b.segs { // which may be mappings of files that have become shorter
 		n := len(to)
 		to = slices.Grow(to, len(s))[:n+len(s)]
@@ -187,6 +201,15 @@ func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
 		}
 	}
 	return to, true
+}
+
+// appendShared returns the function that appends the handle of shared memory to a descriptor of m for a peer. It returns nil if messages to
+// the peer do not travel over shared memory.
+func (c *Class) appendShared(m na.Memory, peer na.Addr) func(b []byte) []byte {
+	if c.RouteTo(peer) != OverSharedMemory {
+		return nil
+	}
+	return m.(na.SharedHandle).AppendSharedHandle
 }
 
 // exposed finds the memory of this process by its descriptor, for descriptors that come back.

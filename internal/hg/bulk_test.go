@@ -58,7 +58,7 @@ func expose(t testing.TB, n *node, access na.Access, segs ...[]byte) *Bulk {
 // travel returns a descriptor as a peer reads it.
 func travel(t testing.TB, d *Desc) *Desc {
 	t.Helper()
-	got, _, err := DecodeProc(d.AppendProc(nil, 0))
+	got, _, err := DecodeProc(d.AppendProc(nil, 0, OverNetwork), OverNetwork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestSplit(t *testing.T) {
 				}
 			}
 		}
-		d := &Desc{Bulk: wire.NewBulk(flags, segs, func(b []byte, _ int) []byte { return b })}
+		d := &Desc{Bulk: wire.NewBulk(flags, segs, func(b []byte, _ int) []byte { return b }, nil)}
 		var local [][]byte
 		room := 0
 		for _, n := range localSizes {
@@ -229,7 +229,7 @@ func TestTransferRefused(t *testing.T) {
 	lying := readable.Append(nil)
 	binary.LittleEndian.PutUint64(lying, 1000)
 	binary.LittleEndian.PutUint64(lying[infoSize+8:], 1000)
-	longer, err := ParseDesc(lying)
+	longer, err := ParseDesc(lying, OverNetwork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,15 +348,15 @@ func TestEager(t *testing.T) {
 		if tc.name == "fits exactly" || tc.name == "does not fit" {
 			b = expose(t, tc.by, tc.access, mem)
 		}
-		wire := b.Desc().AppendProc(nil, tc.room)
-		d, size, err := DecodeProc(wire)
+		wire := b.Desc().AppendProc(nil, tc.room, OverNetwork)
+		d, size, err := DecodeProc(wire, OverNetwork)
 		if err != nil || size != len(wire) {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
 		if got := d.Eager() != nil; got != tc.eager {
 			t.Errorf("%s: data inside %v, want %v", tc.name, got, tc.eager)
 		}
-		if !bytes.Equal(d.AppendProc(nil, 0), wire) {
+		if !bytes.Equal(d.AppendProc(nil, 0, OverNetwork), wire) {
 			t.Errorf("%s: sent on differently", tc.name)
 		}
 		if tc.access == na.WriteOnly {
@@ -407,7 +407,7 @@ func TestBoundBehindFirewall(t *testing.T) {
 	owner, third := open(t, n, Config{}), open(t, n, Config{Dispatch: handler(echo)})
 	raw := expose(t, owner, na.ReadOnly, make([]byte, 10)).Bind().Append(nil)
 	binary.LittleEndian.PutUint32(raw[flagsAt:], wire.BulkReadOnly|wire.BulkBind|wire.BulkFirewall)
-	d, err := ParseDesc(raw)
+	d, err := ParseDesc(raw, OverNetwork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -428,8 +428,8 @@ func TestOneHandleForAll(t *testing.T) {
 	data := pattern(60)
 	whole := expose(t, origin, na.ReadOnly, data)
 	made := wire.NewBulk(wire.BulkReadOnly|wire.BulkRegV, []wire.Segment{{Base: 0x1000, Length: 20}, {Base: 0x2000, Length: 40}},
-		func(b []byte, _ int) []byte { return whole.mems[0].AppendHandle(b) })
-	d, err := ParseDesc(made.Append(nil))
+		func(b []byte, _ int) []byte { return whole.mems[0].AppendHandle(b) }, nil)
+	d, err := ParseDesc(made.Append(nil), OverNetwork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +454,7 @@ func TestRevoked(t *testing.T) {
 	if _, err := transfer(t, origin, Pull, origin.ep.Addr(), b.Desc(), 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != codes.InvalidArg {
 		t.Errorf("by its owner with the own descriptor: %v", err)
 	}
-	if least, _ := b.Desc().ProcSize(); len(b.Desc().AppendProc(nil, 4000)) != least {
+	if least, _ := b.Desc().ProcSize(); len(b.Desc().AppendProc(nil, 4000, OverNetwork)) != least {
 		t.Error("data of memory that is not exposed any more is sent")
 	}
 }

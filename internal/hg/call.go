@@ -141,7 +141,7 @@ func (k *Call) route(payload []byte) {
 	case k.to == nil:
 		k.fail(codes.InvalidArg, errNoAddress)
 		return
-	case k.to.Equal(k.c.self):
+	case k.c.self.Equal(k.to):
 		k.startSelf(payload)
 		return
 	}
@@ -188,6 +188,14 @@ func (k *Call) Output() []byte { return k.out }
 // Fetched reports whether Output did not fit into a message. Then it counts against the budget of the Class until Free. The result is
 // valid as long as Output is.
 func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
+
+// Charge counts n bytes of memory that Output takes when it is unpacked, for the host of the server, until Free. It is called after the end.
+func (k *Call) Charge(n int64) error {
+	if err := k.c.charge(&k.extra.charged, k.to, n); err != nil {
+		return newError("unpack output", k.to, codes.Again, err)
+	}
+	return nil
+}
 
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.

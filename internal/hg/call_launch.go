@@ -127,7 +127,7 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 	}
 	k.c.count.requestsExtra.Add(1)
 	k.extra.lent, k.extra.lentSize = mem, len(payload)
-	desc = wire.AppendLent(k.buf[k.c.inputStart():k.c.inputStart()], len(payload), mem.AppendHandle)
+	desc = wire.AppendLent(k.buf[k.c.inputStart():k.c.inputStart()], len(payload), mem.AppendHandle, k.c.appendShared(mem, k.to))
 	if k.opts.OneWay {
 		k.boundAck(len(payload))
 	}
@@ -172,7 +172,7 @@ func (k *Call) acked(op *na.Op) {
 func (k *Call) pullOutput(payload []byte, crc uint32) {
 	k.c.count.responsesExtra.Add(1)
 	x := &k.extra
-	d, err := k.c.checkLent(payload)
+	d, err := k.c.checkLent(payload, k.to)
 	if err != nil {
 		k.record(err.about("call", k.to))
 		k.sendAck()

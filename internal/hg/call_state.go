@@ -207,6 +207,9 @@ func (k *Call) sent(op *na.Op) {
 		k.fail(codeOf(op.Err), op.Err)
 	} else {
 		k.c.count.requestsSent.Add(1)
+		if k.c.RouteTo(k.to) == OverSharedMemory {
+			k.c.count.requestsShared.Add(1)
+		}
 		if k.opts.OneWay { // it has succeeded, unless it waits for the acknowledgement of its overflow
 			k.state.set(flagSucceeded, flagFailed|opReceive)
 		}

@@ -120,12 +120,12 @@ func checkCaptured(t *testing.T, payload []byte, flags uint8) {
 		return
 	}
 	c := New(Config{})
-	d, err := c.checkLent(payload)
+	d, err := c.checkLent(payload, c.self)
 	if err != nil || d.Segments() != 1 || d.Flags() != wire.BulkReadOnly {
 		t.Errorf("overflow % x: %v", payload, err)
 		return
 	}
-	if got := d.AppendProc(nil, 0); !bytes.Equal(got, payload) {
+	if got := d.AppendProc(nil, 0, OverNetwork); !bytes.Equal(got, payload) {
 		t.Errorf("overflow % x is written as % x", payload, got)
 	}
 }
@@ -137,12 +137,12 @@ func TestDescriptorsOfC(t *testing.T) {
 	own := open(t, n, Config{NoEager: true})
 	for _, l := range lines(t, "testdata/descriptors.txt") {
 		b := unhex(t, l[1])
-		d, size, err := DecodeProc(b)
+		d, size, err := DecodeProc(b, OverNetwork)
 		if err != nil || size != len(b) {
 			t.Errorf("%s: %v", l[0], err)
 			continue
 		}
-		if got := d.AppendProc(nil, 0); !bytes.Equal(got, b) {
+		if got := d.AppendProc(nil, 0, OverNetwork); !bytes.Equal(got, b) {
 			t.Errorf("%s: written as % x, want % x", l[0], got, b)
 		}
 		if d == nil {
@@ -154,7 +154,7 @@ func TestDescriptorsOfC(t *testing.T) {
 		if d.Bound() != nil {
 			mine = bulk.Bind()
 		}
-		if got, want := blank(mine.AppendProc(nil, 0), d), blank(b, d); !bytes.Equal(got, want) {
+		if got, want := blank(mine.AppendProc(nil, 0, OverNetwork), d), blank(b, d); !bytes.Equal(got, want) {
 			t.Errorf("%s: this process makes\n% x, C\n% x", l[0], got, want)
 		}
 	}

@@ -85,6 +85,7 @@ type Class struct {
 	serve   sync.Once
 	// The following are set by Attach, and constant when serving is closed.
 	ep     na.Endpoint
+	shared na.SharedMemory // ep, nil if it has no shared memory beside its network
 	self   na.Addr
 	limits na.Limits
 
@@ -128,6 +129,7 @@ func (c *Class) Attach(ep na.Endpoint) {
 		panic("hg: messages of the endpoint are too short")
 	}
 	c.ep, c.self, c.limits = ep, ep.Addr(), limits
+	c.shared, _ = ep.(na.SharedMemory)
 }
 
 // Serve lets the requests of peers in, after Attach. Earlier requests wait for it, because the layer above registers its handlers
@@ -158,8 +160,8 @@ func (c *Class) Request(m *na.Message) na.Task {
 	r.probe = wire.IsProbe(m.Data)
 	if f.Flags&wire.FlagMoreData != 0 {
 		c.count.requestsExtra.Add(1)
-		if d := c.cfg.Dispatch; d == nil || !d.Known(ID(f.ID)) {
-			c.refuseUnknown(r)
+		if code := c.unknown(ID(f.ID)); code != codes.Code(0) {
+			c.refuseUnknown(r, code)
 			return nil
 		}
 		r.pullInput(payload)
@@ -169,11 +171,19 @@ func (c *Class) Request(m *na.Message) na.Task {
 	return c.dispatch(r)
 }
 
+// unknown returns 0 if an RPC is registered, and otherwise the code for its callers.
+func (c *Class) unknown(id ID) codes.Code {
+	if c.cfg.Dispatch == nil {
+		return codes.NoEntry
+	}
+	return c.cfg.Dispatch.Unknown(id)
+}
+
 // refuseUnknown answers a request for an RPC that is not registered. It does not fetch the input.
-func (c *Class) refuseUnknown(r *Request) {
+func (c *Class) refuseUnknown(r *Request, code codes.Code) {
 	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", r.f.ID)
 	if !r.OneWay() {
-		_ = r.Fail(codes.NoEntry) // the completion counts its outcome
+		_ = r.Fail(code) // the completion counts its outcome
 	}
 	r.Free()
 }

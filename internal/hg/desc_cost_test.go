@@ -28,7 +28,7 @@ func TestDescriptorCost(t *testing.T) {
 				return b
 			}
 			return append(b, handle...)
-		})
+		}, nil)
 		return d.Append(nil)
 	}
 	for name, b := range map[string][]byte{
@@ -41,7 +41,7 @@ func TestDescriptorCost(t *testing.T) {
 		local := [][]byte{make([]byte, segments)}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		d, err := ParseDesc(b)
+		d, err := ParseDesc(b, OverNetwork)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -17,17 +17,17 @@ const (
 
 func TestDescNull(t *testing.T) {
 	b := golden(t, "proc_null")
-	if d, n, err := DecodeProc(b); d != nil || n != len(b) || err != nil {
+	if d, n, err := DecodeProc(b, OverNetwork); d != nil || n != len(b) || err != nil {
 		t.Errorf("got %v, %d, %v; want nil, %d, nil", d, n, err, len(b))
 	}
 	var null *Desc
-	if got := null.AppendProc(nil, 100); !bytes.Equal(got, b) {
+	if got := null.AppendProc(nil, 100, OverNetwork); !bytes.Equal(got, b) {
 		t.Errorf("nil is sent as % x", got)
 	}
 }
 
 func TestDescAccess(t *testing.T) {
-	d, err := ParseDesc(golden(t, "proc_segments")[wordSize:])
+	d, err := ParseDesc(golden(t, "proc_segments")[wordSize:], OverNetwork)
 	if err != nil || d.Access() != na.ReadWrite {
 		t.Errorf("access %v, %v; want read-write", d.Access(), err)
 	}

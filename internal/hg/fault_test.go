@@ -39,7 +39,7 @@ func (s *scenario) serve(r *Request) {
 	case r.OneWay():
 		s.oneWays <- len(r.Input())
 	case r.ID() == rpcBulk:
-		d, _, err := DecodeProc(r.Input())
+		d, _, err := DecodeProc(r.Input(), OverNetwork)
 		if err != nil {
 			_ = r.Fail(codes.InvalidArg)
 			return
@@ -102,7 +102,7 @@ func (s *scenario) run(ctx context.Context) error {
 	defer b.Close()
 	k := s.client.NewCall()
 	defer k.Free()
-	k.Start(to, rpcBulk, CallOptions{}, b.Desc().AppendProc(k.Input(), 0))
+	k.Start(to, rpcBulk, CallOptions{}, b.Desc().AppendProc(k.Input(), 0, OverNetwork))
 	return k.Wait(ctx)
 }
 

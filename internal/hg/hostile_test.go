@@ -56,7 +56,7 @@ func overflowing(t testing.TB) map[string][]byte {
 				b = binary.LittleEndian.AppendUint64(b, w)
 			}
 			return b
-		})
+		}, nil)
 		return d.AppendProc(nil)
 	}
 	lent := func(n uint64) []byte { return one(wire.LentBase, n) }

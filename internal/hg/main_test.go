@@ -52,7 +52,7 @@ func closeEmpty(t testing.TB, c *Class, ep *natest.Endpoint) {
 type handler func(r *Request)
 
 func (h handler) Dispatch(r *Request) na.Task { return &task{h, r} }
-func (handler) Known(ID) bool                 { return true }
+func (handler) Unknown(ID) codes.Code         { return 0 }
 
 type task struct {
 	h handler

@@ -200,7 +200,7 @@ func TestAbandonedTransfer(t *testing.T) {
 		ep := newScripted()
 		c := New(Config{})
 		c.Attach(ep)
-		d, err := ParseDesc(golden(t, "proc_pull")[wordSize:])
+		d, err := ParseDesc(golden(t, "proc_pull")[wordSize:], OverNetwork)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +262,7 @@ func TestCorruptOverflowOfResponse(t *testing.T) {
 	defer mem.Close()
 	head := make([]byte, wire.FormLong.Size())
 	wire.PutResponse(head, wire.Response{Form: wire.FormLong, Flags: wire.FlagMoreData, CRC: 12345})
-	bad.answer = wire.AppendLent(head, 16, mem.AppendHandle)
+	bad.answer = wire.AppendLent(head, 16, mem.AppendHandle, nil)
 	if _, err := call(t, client, bad.ep.Addr(), 1, nil); codeFrom(t, err) != codes.ChecksumError {
 		t.Error(err)
 	}

@@ -51,9 +51,9 @@ func (c *Class) linger(lent na.Memory, n int, peer na.Addr, after func()) {
 	})
 }
 
-// checkLent reads the descriptor of an overflow, which is hostile.
-func (c *Class) checkLent(b []byte) (*Desc, *lentError) {
-	d, _, err := DecodeProc(b)
+// checkLent reads the descriptor of an overflow, which is hostile, in a message from a peer.
+func (c *Class) checkLent(b []byte, from na.Addr) (*Desc, *lentError) {
+	d, _, err := DecodeProc(b, c.RouteTo(from))
 	switch {
 	case err != nil:
 		return nil, &lentError{codes.ProtocolError, err}

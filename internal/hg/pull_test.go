@@ -223,7 +223,13 @@ func TestUnknownRPCIsNotPulled(t *testing.T) {
 // knows answers requests of one RPC, and has no other.
 type knows ID
 
-func (k knows) Known(id ID) bool            { return id == ID(k) }
+func (k knows) Unknown(id ID) codes.Code {
+	if id != ID(k) {
+		return codes.NoEntry
+	}
+	return 0
+}
+
 func (k knows) Dispatch(r *Request) na.Task { return inline{}.Dispatch(r) }
 
 // TestOverflowInParts has payloads around the sizes at which another part is asked for, both ways, with plenty of

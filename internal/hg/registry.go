@@ -74,6 +74,16 @@ func (r *Registry[T]) Lookup(id uint64) (Entry[T], bool) {
 	return e, ok
 }
 
+// Any reports whether match returns true for at least one registration.
+func (r *Registry[T]) Any(match func(T) bool) bool {
+	for _, e := range r.load() {
+		if match(e.Value) {
+			return true
+		}
+	}
+	return false
+}
+
 // Entries returns all registrations, by name and id.
 func (r *Registry[T]) Entries() []Entry[T] {
 	return slices.SortedFunc(maps.Values(r.load()), func(a, b Entry[T]) int {

@@ -17,9 +17,9 @@ type Dispatcher interface {
 	// Dispatch is called when the whole input is there, on a goroutine that makes progress. It must not block. It owns r
 	// from now on. The task that it returns, if any, is run soon, see [na.Handler].
 	Dispatch(r *Request) na.Task
-	// Known reports whether an RPC is registered. An input that does not fit into a message is fetched only then; otherwise
-	// the request is answered with NoEntry. It must not block.
-	Known(id ID) bool
+	// Unknown returns 0 if an RPC is registered, and otherwise the code for its callers. An input that does not fit into a message is
+	// fetched only if the RPC is registered. It must not block.
+	Unknown(id ID) codes.Code
 }
 
 // Request is the target's half of an RPC (hg_handle_t at the server). The [Dispatcher] answers it once, unless it is
@@ -140,6 +140,14 @@ func (r *Request) ReleaseInput() {
 	r.c.refund(&r.charged)
 }
 
+// Charge counts n bytes of memory that the input takes when it is unpacked, for the host of the caller, until the input is released.
+func (r *Request) Charge(n int64) error {
+	if err := r.c.charge(&r.charged, r.from, n); err != nil {
+		return newError("unpack input", r.from, codes.Again, err)
+	}
+	return nil
+}
+
 // pullInput fetches an input that is described by payload instead of being there. The request is dispatched when it is.
 func (r *Request) pullInput(payload []byte) {
 	account := r.from.Account()
@@ -148,7 +156,7 @@ func (r *Request) pullInput(payload []byte) {
 		return
 	}
 	r.pulling = account
-	d, bad := r.c.checkLent(payload)
+	d, bad := r.c.checkLent(payload, r.from)
 	if bad != nil {
 		r.endPull()
 		r.reject(bad.about(opInput, r.from))

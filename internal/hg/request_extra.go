@@ -47,7 +47,7 @@ func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n in
 		return newError("respond", r.from, codeOf(err), err)
 	}
 	f.Flags |= wire.FlagMoreData
-	if err := r.transmit(r.place(f, wire.AppendLent(r.Output(), n, mem.AppendHandle))); err != nil {
+	if err := r.transmit(r.place(f, wire.AppendLent(r.Output(), n, mem.AppendHandle, r.c.appendShared(mem, r.from)))); err != nil {
 		r.giveUpAck()
 		return err
 	}

@@ -216,7 +216,7 @@ func scriptResponse(t *testing.T, d *datadriven.TestData) []byte {
 	b := make([]byte, wire.FormShort.Size()+size)
 	if more > 0 {
 		f.Flags = wire.FlagMoreData
-		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle)
+		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle, nil)
 	}
 	wire.PutResponse(b, f)
 	return b
@@ -313,8 +313,8 @@ func TestRequestMachine(t *testing.T) {
 	})
 }
 
-// Dispatch implements [Dispatcher].
-func (s *callScript) Known(ID) bool { return true }
+// Unknown implements [Dispatcher].
+func (s *callScript) Unknown(ID) codes.Code { return 0 }
 
 func (s *callScript) Dispatch(r *Request) na.Task {
 	s.r = r
@@ -394,7 +394,7 @@ func scriptRequest(t *testing.T, d *datadriven.TestData) []byte {
 	b := make([]byte, f.Form.Size()+size)
 	if more > 0 {
 		f.Flags |= wire.FlagMoreData
-		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle)
+		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle, nil)
 	}
 	if d.HasArg("oneway") {
 		f.Flags |= wire.FlagNoResponse

@@ -29,7 +29,7 @@ func TestSelfCall(t *testing.T) {
 			_ = r.Fail(codes.Busy)
 			return
 		case r.ID() == 3: // pull from the caller
-			d, _, err := DecodeProc(r.Input())
+			d, _, err := DecodeProc(r.Input(), OverNetwork)
 			if err != nil {
 				t.Error(err)
 			}
@@ -50,7 +50,7 @@ func TestSelfCall(t *testing.T) {
 	if _, err := call(t, me, self, 2, nil); codeFrom(t, err) != codes.Busy {
 		t.Errorf("fail: %v", err)
 	}
-	if _, err := call(t, me, self, 3, expose(t, me, na.ReadOnly, mem).Desc().AppendProc(nil, 0)); err != nil {
+	if _, err := call(t, me, self, 3, expose(t, me, na.ReadOnly, mem).Desc().AppendProc(nil, 0, OverNetwork)); err != nil {
 		t.Error(err)
 	}
 	k := me.NewCall()

@@ -6,6 +6,7 @@ import "sync/atomic"
 // counters (HG_Class_get_counters).
 type Stats struct {
 	RequestsSent      uint64 // by calls that left this process (rpc_req_sent_count)
+	RequestsShared    uint64 // those of RequestsSent that travelled over shared memory beside a network
 	ResponsesRecvd    uint64 // to them (rpc_resp_recv_count)
 	RequestsRecvd     uint64 // from the network (rpc_req_recv_count)
 	ResponsesSent     uint64 // to them (rpc_resp_sent_count)
@@ -34,20 +35,20 @@ type Stats struct {
 
 // counters are the live form of Stats.
 type counters struct {
-	requestsSent, responsesRecvd, requestsRecvd, responsesSent              atomic.Uint64
-	requestsExtra, responsesExtra, bulks, selfCalls                         atomic.Uint64
-	requestsDropped, requestsRefused, responsesFailed                       atomic.Uint64
-	requestsUnheard, acksMissing                                            atomic.Uint64
-	reads, writes, bytesRead, bytesWritten                                  atomic.Uint64
-	eagerCopies, localCopies                                                atomic.Uint64
-	callsActive, requestsActive, transfersActive, unsent, budget, lingering atomic.Int64
+	requestsShared, requestsSent, responsesRecvd, requestsRecvd, responsesSent atomic.Uint64
+	requestsExtra, responsesExtra, bulks, selfCalls                            atomic.Uint64
+	requestsDropped, requestsRefused, responsesFailed                          atomic.Uint64
+	requestsUnheard, acksMissing                                               atomic.Uint64
+	reads, writes, bytesRead, bytesWritten                                     atomic.Uint64
+	eagerCopies, localCopies                                                   atomic.Uint64
+	callsActive, requestsActive, transfersActive, unsent, budget, lingering    atomic.Int64
 }
 
 // Stats returns a snapshot; its numbers are read one after the other.
 func (c *Class) Stats() Stats {
 	n := &c.count
 	return Stats{
-		RequestsSent: n.requestsSent.Load(), ResponsesRecvd: n.responsesRecvd.Load(),
+		RequestsSent: n.requestsSent.Load(), RequestsShared: n.requestsShared.Load(), ResponsesRecvd: n.responsesRecvd.Load(),
 		RequestsRecvd: n.requestsRecvd.Load(), ResponsesSent: n.responsesSent.Load(),
 		RequestsExtra: n.requestsExtra.Load(), ResponsesExtra: n.responsesExtra.Load(),
 		Bulks: n.bulks.Load(), SelfCalls: n.selfCalls.Load(),

@@ -66,6 +66,7 @@ var (
 	errLocalSize  = errors.New("local memory and size of the transfer differ")
 	errNoHandle   = errors.New("a segment of the descriptor has no handle of the network")
 	errRevoked    = errors.New("the memory is not exposed any more")
+	errNotShared  = errors.New("the peer was reached over shared memory, and the descriptor has no handle of shared memory and no address; its sender can bind it (Bulk.Bound)")
 	errFirewalled = errors.New("the owner of the memory is behind a firewall and has no connection to this process")
 )
 
@@ -159,8 +160,12 @@ func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
 		t.fail(code, err)
 		return
 	}
-	if t.to.Equal(t.c.self) {
+	if t.c.self.Equal(t.to) {
 		t.copyLocal(d, off, local, n)
+		return
+	}
+	if code, err := t.choose(d); err != nil {
+		t.fail(code, err)
 		return
 	}
 	remotes, code, err := t.c.remotesOf(d)
@@ -181,14 +186,44 @@ func (t *Transfer) resolve(d *Desc) (codes.Code, error) {
 	if d.Bound() == nil {
 		return codes.InvalidArg, errNotBound
 	}
-	a, err := t.c.ep.ParseAddr(d.Bound())
+	a, err := t.c.Owner(d)
 	if err != nil {
 		return codes.ProtocolError, err
 	}
 	t.to = a
-	if d.Flags()&wire.BulkFirewall != 0 && a.Done() == nil && !a.Equal(t.c.self) {
+	if d.Flags()&wire.BulkFirewall != 0 && a.Done() == nil && !t.c.self.Equal(a) {
 		return codes.HostFirewall, errFirewalled
 	}
+	return wire.Success, nil
+}
+
+// Owner returns the address in a descriptor, which is bound.
+func (c *Class) Owner(d *Desc) (na.Addr, error) {
+	if near := d.shared().BoundShared(); c.shared != nil && near != nil {
+		return c.shared.ParseAddrs(d.Bound(), near)
+	}
+	return c.ep.ParseAddr(d.Bound())
+}
+
+// choose sets t.to to the address in one of the two networks of a transport with shared memory. That is shared memory if the descriptor
+// has its handles. If the descriptor has none, and the address is one of shared memory alone, the address in the descriptor is used.
+func (t *Transfer) choose(d *Desc) (codes.Code, error) {
+	s := t.c.shared
+	if s == nil {
+		return wire.Success, nil
+	}
+	if a := s.Part(t.to, d.shares()); a != nil {
+		t.to = a
+		return wire.Success, nil
+	}
+	if d.Bound() == nil {
+		return codes.InvalidArg, errNotShared
+	}
+	a, err := s.ParseAddr(d.Bound())
+	if err != nil {
+		return codes.ProtocolError, err
+	}
+	t.to = a
 	return wire.Success, nil
 }
 

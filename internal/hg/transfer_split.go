@@ -35,7 +35,7 @@ func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, codes.Code, error) {
 		if handle == nil {
 			return nil, codes.InvalidArg, errNoHandle
 		}
-		m, err := c.ep.ParseHandle(handle)
+		m, err := c.parseHandle(handle, d.shared().SharedHandle(i))
 		if err != nil {
 			return nil, codeOf(err), err
 		}
@@ -46,6 +46,14 @@ func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, codes.Code, error) {
 	}
 	d.remotes.Store(&remotes{c: c, list: list})
 	return list, wire.Success, nil
+}
+
+// parseHandle reads the handle of a segment. shared is its handle of shared memory, nil if it has none.
+func (c *Class) parseHandle(handle, shared []byte) (na.RemoteMemory, error) {
+	if c.shared != nil {
+		return c.shared.ParseHandles(handle, shared)
+	}
+	return c.ep.ParseHandle(handle)
 }
 
 // split appends the pieces of a transfer: one for each overlap of a segment and a local slice, as C makes one operation

@@ -87,7 +87,7 @@ func (a *asker) take(i int) {
 	if bad != nil {
 		a.d.t.Fatal(bad)
 	}
-	desc, _, err := DecodeProc(payload)
+	desc, _, err := DecodeProc(payload, OverNetwork)
 	if err != nil {
 		a.d.t.Fatal(err)
 	}

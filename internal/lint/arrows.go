@@ -65,8 +65,7 @@ var layers = map[string]row{
 	"internal/hostquota":   {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
 	"internal/logtest":     {},                                   // for tests
-	"internal/sweep":       {},
-	"internal/progress":    {modules: []string{modSys}},
+	"internal/progress":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
@@ -80,15 +79,17 @@ var layers = map[string]row{
 
 	// Mercury's network abstraction, and the networks behind it.
 	"internal/na":         {code: []string{"internal/rundown", "internal/audit", "internal/hostquota", "internal/progress"}},
-	"internal/na/ofiaddr": {},
+	"internal/na/ofiaddr": {code: []string{"internal/hostquota", "internal/na"}},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
 	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/na/natest", "internal/recording", "internal/logtest"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
 	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep", "internal/progress"}, test: []string{"internal/dnstest"}},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest"}},
+
+	"internal/na/autosm": {code: []string{"internal/na", "internal/na/sm", "internal/hostquota", "internal/progress", "internal/rundown"}, test: []string{"internal/na/ofitcp"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -98,7 +99,7 @@ var layers = map[string]row{
 
 	// verbs declares the interfaces of devices and imports no device; its tests open one.
 	"verbs": {
-		code: []string{"internal/hostmem", "internal/invariants"},
+		code: []string{"internal/hostmem", "internal/invariants", "internal/progress"},
 		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp", "internal/leaktest"},
 	},
 	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, also those of tests
@@ -113,7 +114,7 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit", "internal/sweep"},
+		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit", "internal/progress"},
 		test:    []string{"internal/testproc", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
@@ -130,8 +131,8 @@ var layers = map[string]row{
 
 	// Mercury's network over RDMA devices: on package verbs, below the engine.
 	"internal/na/ofiverbs": {
-		code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
-		test: []string{"verbs/iwarp", "verbs/fault"},
+		code: []string{"internal/hostmem", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/progress", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
+		test: []string{"internal/dnstest", "internal/testproc", "verbs/iwarp", "verbs/fault", "verbs/verbstest/memdev"}, modules: []string{modSys},
 	},
 
 	// The devices that engines can use.
@@ -147,29 +148,35 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
+		test: []string{"internal/hostmem", "internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
 	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
-	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
+	"codec":               {test: []string{"codec/hgproc", "codec/cereal", "internal/codecplan"}},
 	"internal/codecplan":  {code: []string{"codec"}},
 	"internal/codectest":  {code: []string{"codec", "codec/hgproc"}}, // for the tests of codecs
 	"codec/hgproc":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/codectest"}},
 	"codec/cereal":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/codectest", "internal/cerealtest"}},
 	"internal/cerealtest": {code: []string{"codec/cereal"}},
 
+	// The seam between engines and RPCs of package native.
+	"internal/envelope": {code: []string{"internal/invariants", "codes", "codec"}},
+
 	// The reports of an engine about its work.
 	"stats": {test: []string{"."}},
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "verbs", "verbs/auto", "internal/logtest"},
+		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/codecplan", "internal/envelope", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/autosm", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "native", "verbs", "verbs/auto", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
 	},
 	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
+
+	// RPCs between programs in Go.
+	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto"}},
 
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},
@@ -181,14 +188,14 @@ var layers = map[string]row{
 	},
 	"rmem/verbsrmem": {
 		code: []string{"rmem", "rmem/internal/link", "verbs", "verbs/flow", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/devicetest", "verbs/iwarp", "verbs/verbstest/memdev", "internal/testproc"},
+		test: []string{"internal/invariants", "internal/devicetest", "verbs/iwarp", "verbs/verbstest/memdev", "internal/testproc"},
 
 		modules: []string{modSys}, // signals that tests send
 	},
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar/internal/cli": {
-		code:    []string{"internal/sockio", ".", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
+		code:    []string{"internal/sockio", ".", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/auto", "verbs/iwarp", "verbs/rdmacore"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
@@ -198,7 +205,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/demo": {
-		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
+		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/auto", "verbs/oob", "verbs/rdmacore", "xfer"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
@@ -208,7 +215,7 @@ var layers = map[string]row{
 		modules: []string{modCobra},
 	},
 	"cmd/cinnabar/internal/perfrpc": {
-		code:    []string{".", "cmd/cinnabar/internal/cli", "codec", "internal/progress"},
+		code:    []string{".", "cmd/cinnabar/internal/cli", "codec", "internal/progress", "margo"},
 		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest", "codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHistogram, modSys},
 	},
@@ -229,7 +236,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/lend": {
 		code:    []string{".", "cmd/cinnabar/internal/cli", "internal/hostquota", "rmem"},
-		test:    []string{"cmd/cinnabar/internal/clitest"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "margo"},
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/filexfer": {
@@ -237,8 +244,13 @@ var layers = map[string]row{
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},
+	"cmd/cinnabar/internal/call": {
+		code:    []string{".", "codec", "codec/hgproc", "codes", "margo", "cmd/cinnabar/internal/cli"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "codec/cereal"},
+		modules: []string{modCobra, modFlags},
+	},
 	"cmd/cinnabar/internal/inspect": {
-		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "xfer"},
+		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
 		modules: []string{modCobra, modFlags},
 	},
@@ -254,17 +266,20 @@ var layers = map[string]row{
 	"bench/internal/benchtest": {}, // for the tests of measuring programs
 	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
 	"bench/hostile": {
-		code:    []string{".", "internal/iwarp/...", "internal/shm", "rmem", "rmem/verbsrmem", "verbs", "verbs/iwarp", "xfer"},
+		code:    []string{".", "internal/iwarp/...", "internal/shm", "rmem", "rmem/verbsrmem", "verbs", "verbs/auto", "verbs/iwarp", "xfer"},
 		modules: []string{modSys},
 	},
 	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}, test: []string{"bench/internal/benchtest"}},
 	"examples/internal/enginetest":           {code: []string{"."}}, // for tests of examples
 	"examples/sum":                           {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
-	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
-	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
+	"examples/internal/rdma":                 {code: []string{"verbs/auto"}}, // for examples
+	"examples/sum/server":                    {code: []string{".", "examples/internal/rdma", "examples/sum"}},
+	"examples/sum/client":                    {code: []string{".", "examples/internal/rdma", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer", "rmem", "rmem/verbsrmem"}, modules: []string{modBLAKE3, modSys}},
-	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
+	"test/interop":                           {test: []string{"internal/invariants", "internal/na/sm", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest", "verbs", "verbs/auto", "verbs/iwarp"}, modules: []string{modSys}},
 	"test/parity":                            {},
+	"test/rdmavm/enginepeer":                 {code: []string{".", "codes", "verbs/auto"}, test: []string{"internal/testproc"}},
+	"test/rdmavm/fabricpeer":                 {code: []string{"internal/na", "internal/na/ofiverbs", "verbs", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{".", "margo"}, test: []string{"internal/testproc"}},
@@ -275,8 +290,8 @@ var layers = map[string]row{
 	"examples/margo/composition/benchmark":   {code: []string{".", "examples/margo"}},
 	"examples/margo/composition/daemon":      {code: []string{".", "examples/margo"}},
 	"examples/do_rdma":                       {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
-	"examples/do_rdma/server":                {code: []string{".", "examples/do_rdma"}},
-	"examples/do_rdma/client":                {code: []string{".", "examples/do_rdma"}},
+	"examples/do_rdma/server":                {code: []string{".", "examples/internal/rdma", "examples/do_rdma"}},
+	"examples/do_rdma/client":                {code: []string{".", "examples/internal/rdma", "examples/do_rdma"}},
 	"examples/hello":                         {code: []string{"."}, test: []string{"margo"}},
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},

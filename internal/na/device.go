@@ -3,10 +3,13 @@ package na
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/netip"
 	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/progress"
 )
 
 // Device is an opened RDMA device that has a network. The layer above gets it from the program, because a program that uses no such
@@ -20,18 +23,33 @@ type Device interface {
 type DeviceConfig struct {
 	// Address is the address to listen on, with the scheme of the network.
 	Address string
+	// Subnet is the network in which the endpoint's address lies; the zero value: any.
+	Subnet netip.Prefix
+	// Firewalled makes an endpoint that refuses the connection requests of peers.
+	Firewalled bool
 	// Listen says that peers may send requests.
 	Listen bool
 	// Handler takes the requests.
 	Handler Handler
 	// Logger logs peers that break the protocol and, at Debug, connections. Nil discards.
 	Logger *slog.Logger
-	// Spin is for how long a goroutine polls the device without result before it parks; negative: no time.
-	Spin time.Duration
+	// Progress decides how long goroutines poll the device before they park; nil: the default of the network.
+	Progress *progress.Policy
 	// MaxRequest and MaxResponse are the sizes of whole messages in bytes.
 	MaxRequest, MaxResponse int
-	// DialTimeout bounds an attempt to connect. DialRetry is for how long a host that refuses connections is dialed again.
+	// DialTimeout bounds an attempt to connect. DialRetry is the time for which the network redials a host that refuses connections.
 	DialTimeout, DialRetry time.Duration
+	// Resolver resolves the names of peers' hosts; nil: net.DefaultResolver.
+	Resolver *net.Resolver
+	// RegCacheBytes is the number of bytes of slices that stay registered with the device for further transfers; 0: the default of the
+	// network, negative: none.
+	RegCacheBytes int64
+	// KeepAlive is the time after which a silent host counts as dead. SendTimeout is the time after which a connection counts as lost because
+	// the peer has not received the messages on it. Each is 0 for its default, and negative for no limit.
+	KeepAlive, SendTimeout time.Duration
+	// LateAccess is the time for which the network keeps closed memory for the servers of given-up calls ([LateServer]); 0: the default of
+	// the network; negative: it keeps none.
+	LateAccess time.Duration
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.

@@ -107,7 +107,8 @@ type Addr interface {
 // Both methods are safe for concurrent use.
 type Named interface {
 	Addr
-	// Reached returns the result of the latest Resolve while the connection with that peer lives, and nil otherwise.
+	// Reached returns the result of the latest Resolve while the connection with that peer lives, and otherwise nil, or a peer's address
+	// that the endpoint has found without traffic.
 	Reached() Addr
 	// Resolve returns the peer that the name stands for at present. If the name has several addresses, Resolve connects to one
 	// after the other until one accepts. It ends with an error when ctx ends or the endpoint is closed.
@@ -157,6 +158,20 @@ type SegmentRegistrar interface {
 	// RegisterSegments is Register for pieces that count as one run of bytes in their order. Some, or all, may be empty.
 	// segs itself is kept too.
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
+}
+
+// GroupDriver is an [Endpoint] that lets one goroutine receive the messages of several operations with one peer, for which that goroutine
+// waits one after the other. That is faster, because the endpoint would otherwise wake the goroutine for each message. All methods are
+// safe for concurrent use.
+type GroupDriver interface {
+	// DriveGroup is Drive for such a goroutine. After ev is set, the endpoint leaves the messages of the other operations to the next call
+	// of DriveGroup. If no call follows, the endpoint receives again after two milliseconds at most. It receives at once if another goroutine
+	// may wait for one of these operations without driving: after a Drive or DriveGroup that returned before its event was set, or after
+	// Undriven.
+	DriveGroup(a Addr, ev *Event)
+	// Undriven announces that a goroutine waits for an operation with peer a without driving. The endpoint then receives from a itself until
+	// no operation waits for a.
+	Undriven(a Addr)
 }
 
 // LateServer is an [Endpoint] with a protocol that can refuse an access to memory only by ending the connection. It keeps closed memory
@@ -244,6 +259,13 @@ type Message struct {
 	Data []byte // without the transport's own parts
 }
 
+// Mover is an [Endpoint] on a device that reads and writes the memory of both processes of a transfer.
+type Mover interface {
+	// Moved returns the number of bytes that the device has moved for the transfers of this process, and the number of those among them
+	// that were copied between the program's memory and memory of the endpoint.
+	Moved() (rdma, copied uint64)
+}
+
 // Reporter is an [Endpoint] that can say why it sends nothing to a peer.
 type Reporter interface {
 	// Report describes the present step of connecting to a peer, "waiting for the answer to the connection request", or why a
@@ -264,6 +286,20 @@ func Yield(a Addr) {
 		return
 	}
 	runtime.Gosched()
+}
+
+// SoleReader is an [Addr] of a request on a network in which each connection has a reader of its own. The [Task] of such a request may
+// call [Endpoint.Drive] to wait for a transfer with the Addr, although the reader runs the task. The messages of other peers do not wait
+// meanwhile, because they have other readers, and Drive itself reads those of this peer.
+type SoleReader interface {
+	// SoleReader does nothing: it marks the type.
+	SoleReader()
+}
+
+// HasSoleReader reports whether a is a [SoleReader].
+func HasSoleReader(a Addr) bool {
+	_, ok := a.(SoleReader)
+	return ok
 }
 
 // Holder is an [Addr] of a request. Its connection does not give way to others while the request is handled.

@@ -19,7 +19,9 @@
 // # Goroutines of handlers
 //
 // A handler may block, so it has a goroutine of its own, unless its RPC has proved quick: then the goroutine that read
-// the request from the network runs it, which saves a hand-off that costs more than many a handler. See [LatencyEstimator].
+// the request from the network runs it, because starting another goroutine costs more than a short handler does. A handler that does nothing
+// but transfers with its caller counts as quick while at most one other handler is under way, although it waits for the transfers, because
+// the waiting handler itself reads the connection. See [LatencyEstimator].
 //
 // # Fairness
 //

@@ -9,40 +9,40 @@ import (
 func runs(p *LatencyEstimator, n int, d time.Duration) {
 	for range n {
 		if p.Measure() {
-			p.Record(d)
+			p.Record(d, 0)
 		}
 	}
 }
 
 func TestPace(t *testing.T) {
 	var p LatencyEstimator
-	if p.Quick(false) {
+	if p.Quick(BesideRunning) {
 		t.Fatal("quick before the first run")
 	}
 	runs(&p, trusted-1, quickRun/2)
 	runs(&p, 1, quickRun)
 	runs(&p, trusted-1, quickRun/2)
-	if p.Quick(false) {
+	if p.Quick(BesideRunning) {
 		t.Error("quick although too few runs in a row were")
 	}
 	runs(&p, 1, quickRun/2)
-	if !p.Quick(false) {
+	if !p.Quick(BesideRunning) {
 		t.Error("not quick after quick runs")
 	}
 	runs(&p, sampleOne, slowRun/2)
-	if !p.Quick(false) {
+	if !p.Quick(BesideRunning) {
 		t.Error("not quick after a run that was a little longer")
 	}
 	runs(&p, sampleOne, 2*slowRun)
-	if p.Quick(false) {
+	if p.Quick(BesideRunning) {
 		t.Error("quick after a slow run")
 	}
 	runs(&p, mistrust+trusted-2, 0)
-	if p.Quick(false) {
+	if p.Quick(BesideRunning) {
 		t.Error("quick again too soon")
 	}
 	runs(&p, 2, 0)
-	if !p.Quick(false) {
+	if !p.Quick(BesideRunning) {
 		t.Error("never quick again")
 	}
 }
@@ -51,7 +51,7 @@ func TestPaceWaited(t *testing.T) {
 	var p LatencyEstimator
 	runs(&p, trusted, 0)
 	p.Waited()
-	if p.Quick(false) {
+	if p.Quick(BesideRunning) {
 		t.Error("quick although the handler waits")
 	}
 }
@@ -60,25 +60,61 @@ func TestPaceWaited(t *testing.T) {
 func TestPaceBrisk(t *testing.T) {
 	var p LatencyEstimator
 	runs(&p, trusted-1, briskRun/2)
-	if p.Quick(true) {
+	if p.Quick(BesideWaiting) {
 		t.Error("trusted too soon")
 	}
 	runs(&p, 1, briskRun/2)
-	if !p.Quick(true) || p.Quick(false) {
-		t.Errorf("quick alone: %v, beside others: %v", p.Quick(true), p.Quick(false))
+	if !p.Quick(BesideWaiting) || p.Quick(BesideRunning) {
+		t.Errorf("quick alone: %v, beside others: %v", p.Quick(BesideWaiting), p.Quick(BesideRunning))
 	}
 	runs(&p, sampleOne, sluggishRun/2) // learned for quick ones, each measured
-	if !p.Quick(true) {
+	if !p.Quick(BesideWaiting) {
 		t.Error("not brisk after runs that were a little longer")
 	}
 	runs(&p, 1, 2*sluggishRun)
-	if p.Quick(true) {
+	if p.Quick(BesideWaiting) {
 		t.Error("brisk after a slow run")
 	}
 	p = LatencyEstimator{}
 	runs(&p, trusted, 0)
 	p.Waited()
-	if p.Quick(true) {
+	if p.Quick(BesideWaiting) {
 		t.Error("brisk although the handler waits")
+	}
+}
+
+// TestPaceMover checks that the time of transfers with the caller does not count, but other waits and other work do.
+func TestPaceMover(t *testing.T) {
+	move := func(p *LatencyEstimator, n int, d, moving time.Duration) {
+		for range n {
+			measure := p.Measure()
+			p.Moved()
+			if measure {
+				p.Record(d, moving)
+			}
+		}
+	}
+	var p LatencyEstimator
+	move(&p, trusted-1, time.Second+briskRun/2, time.Second)
+	if p.Quick(Alone) {
+		t.Error("trusted too soon")
+	}
+	move(&p, 1, time.Second+briskRun/2, time.Second)
+	if !p.Quick(Alone) || p.Quick(BesideWaiting) {
+		t.Errorf("quick alone: %v, beside others that wait: %v", p.Quick(Alone), p.Quick(BesideWaiting))
+	}
+	move(&p, sampleOne, time.Second+2*sluggishRun, time.Second)
+	if p.Quick(Alone) {
+		t.Error("quick after a run with much work beside the transfer")
+	}
+	move(&p, doubt+trusted, time.Second, time.Second)
+	if !p.Quick(Alone) {
+		t.Error("not quick again soon")
+	}
+	p = LatencyEstimator{}
+	move(&p, trusted, 0, 0)
+	p.Waited()
+	if p.Quick(Alone) {
+		t.Error("quick although the handler waits for something else")
 	}
 }

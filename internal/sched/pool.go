@@ -2,6 +2,7 @@ package sched
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hostquota"
@@ -27,6 +28,8 @@ type Pool struct {
 	clock *Clock                   // that jobs go by
 	burst int                      // limit of starting
 	may   func(*tenant, *Job) bool // mayLocked
+
+	leaving atomic.Int32 // handlers that have called Job.Leave and not returned
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -125,8 +128,13 @@ type Job struct {
 	from       *tenant       // the host of the request
 	arrival    uint64        // counts the requests that have waited
 	waits      int32         // operations that the handler waits for
+	moves      int32         // transfers with the handler's caller that are under way
+	moveBegan  time.Duration // when moves was last 0, by the pool's clock
+	moving     time.Duration // time for which moves was not 0, up to moveBegan
 	priority   int16         // set before Admit
 	live       bool          // the handler has begun and not returned
+
+	leaves bool // Leave was called; only the handler's goroutine uses it
 }
 
 // Init prepares j for Admit.
@@ -148,7 +156,7 @@ func (j *Job) Admit() na.Task {
 	j.arrived = now
 	j.from = p.tenants.of(j.work.Host())
 	if p.startLocked(j) {
-		quick := j.pace.Quick(p.running <= aloneRunning)
+		quick := j.pace.Quick(p.companyLocked())
 		if !quick {
 			p.starting++
 		}
@@ -166,6 +174,19 @@ func (j *Job) Admit() na.Task {
 	}
 	p.startWaiting() // those that wait may all be of hosts that have their share, and j of another
 	return nil
+}
+
+// companyLocked returns the company of a handler that startLocked has just counted.
+//
+// +checklocks:p.mu
+func (p *Pool) companyLocked() Company {
+	switch {
+	case p.running > aloneRunning:
+		return BesideRunning
+	case p.alive > aloneRunning:
+		return BesideWaiting
+	}
+	return Alone
 }
 
 // startWaiting starts handlers for requests that wait, as long as there is room for them.
@@ -259,8 +280,20 @@ func (j *Job) serve() (next *Job, behind bool) {
 // Pause records that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
 // called by several goroutines of the handler; each call is followed by one of Resume.
 func (j *Job) Pause() {
-	p := j.pool
 	j.pace.Waited()
+	j.pause()
+}
+
+// PauseMoving is Pause for a transfer with the peer that sent the request, on a network on which a handler that waits for such a transfer
+// delays no other peer. It is followed by one call of ResumeMoving.
+func (j *Job) PauseMoving() {
+	j.pace.Moved()
+	j.BeginMoving()
+	j.pause()
+}
+
+func (j *Job) pause() {
+	p := j.pool
 	p.mu.Lock()
 	j.waits++
 	free := j.live && j.waits == 1
@@ -277,11 +310,60 @@ func (j *Job) Pause() {
 // Resume records that the handler goes on. It has a worker again without waiting for one, because other handlers may wait for a resource
 // that it holds: for a moment more than Workers handlers may run.
 func (j *Job) Resume() {
-	j.pool.mu.Lock()
-	defer j.pool.mu.Unlock()
+	p := j.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	j.waits--
 	if j.live && j.waits == 0 {
-		j.pool.running++
+		p.running++
+	}
+}
+
+// ResumeMoving is Resume after PauseMoving.
+func (j *Job) ResumeMoving() {
+	j.EndMoving()
+	j.Resume()
+}
+
+// BeginMoving records that the handler begins to work on a transfer of the kind that PauseMoving describes, for example to send its bytes,
+// without giving its worker to another request. It may be called by several goroutines of the handler; each call is followed by one of
+// EndMoving. The times of several transfers that overlap count once.
+func (j *Job) BeginMoving() {
+	j.pool.mu.Lock()
+	defer j.pool.mu.Unlock()
+	if j.moves++; j.moves == 1 {
+		j.moveBegan = j.pool.clock.Exact()
+	}
+}
+
+// EndMoving ends the work that BeginMoving has begun.
+func (j *Job) EndMoving() {
+	j.pool.mu.Lock()
+	defer j.pool.mu.Unlock()
+	if j.moves--; j.moves == 0 {
+		j.moving += j.pool.clock.Exact() - j.moveBegan
+	}
+}
+
+// Ran records that the handler took d. It is called after the run if [LatencyEstimator.Measure] has returned true before it.
+func (j *Job) Ran(d time.Duration) {
+	j.pool.mu.Lock()
+	moving := j.moving
+	if j.moves > 0 { // goroutines of the handler still transfer, although it has returned
+		moving += j.pool.clock.Exact() - j.moveBegan
+	}
+	j.pool.mu.Unlock()
+	j.pace.Record(d, moving)
+}
+
+// Leave records that the handler is about to send its response and will then return without waiting. If the pool has no queue, a request
+// that comes before the return waits for the worker of the handler and is not refused, because a caller that has its response expects that
+// the server is free again. Leave is called on the goroutine of Work.Serve, at most once.
+func (j *Job) Leave() {
+	if j.pool.cfg.Queue <= 0 {
+		j.leaves = true
+		j.pool.leaving.Add(1)
+		j.from.leaving.Add(1)
 	}
 }
 
@@ -378,16 +460,20 @@ func (p *Pool) waitLocked(j *Job) (victim *Job) {
 }
 
 // mayWaitLocked reports whether there is room in the queue for one more request of a host. It does not count as many requests as
-// there are free places for handlers, because these wait only until the scheduler has run others.
+// there are free places for handlers, or handlers that have called Leave, because these wait only until the scheduler has run others.
 //
 // +checklocks:p.mu
 func (p *Pool) mayWaitLocked(t *tenant) bool {
-	free := min(p.cfg.Workers-p.running, p.cfg.Alive-p.alive)
+	ownLeaving := int(t.leaving.Load()) // loaded before p.leaving, which Leave changes first, so that leaving is not below ownLeaving
+	leaving := int(p.leaving.Load())
+	free := min(p.cfg.Workers-p.running, p.cfg.Alive-p.alive) + leaving
 	total := p.queue.queued + 1 - max(0, free)
 	if t.host.IsZero() {
 		return total <= max(0, p.cfg.Queue)
 	}
-	free = min(free, int(hostquota.Most(int64(p.cfg.Alive), int64(p.alive-t.alive)))-t.alive)
+	stay := t.alive - ownLeaving
+	others := p.alive - leaving - stay
+	free = min(free, int(hostquota.Most(int64(p.cfg.Alive), int64(others)))-stay)
 	own := t.queued + 1 - max(0, free)
 	return own <= 0 && total <= 0 || p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(max(total, own)), int64(own))
 }
@@ -410,6 +496,10 @@ func (p *Pool) nextLocked() *Job {
 func (p *Pool) finish(j *Job) (next *Job, behind bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if j.leaves {
+		p.leaving.Add(-1)
+		j.from.leaving.Add(-1)
+	}
 	p.endLocked(j)
 	p.alive--
 	j.from.alive--

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -141,6 +142,54 @@ func TestPoolNoQueue(t *testing.T) {
 	})
 }
 
+// TestPoolNoQueueLeave checks that a request which comes after the answer of the only handler, and before that has returned, waits for it.
+func TestPoolNoQueueLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: -1})}
+		answer, returning, hold := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		first := &request{peer: "a", n: 0, hold: returning}
+		first.body = func() {
+			<-answer
+			first.Leave()
+		}
+		g.run(first)
+		g.run(&request{peer: "a", n: 1})
+		expect(t, g, "a0 a1!") // not answered yet
+		close(answer)
+		synctest.Wait()
+		g.run(&request{peer: "a", n: 2, hold: hold})
+		g.run(&request{peer: "b", host: 1, n: 3})
+		expect(t, g, "b3!") // one handler is free soon, for one request
+		close(returning)
+		expect(t, g, "a2")
+		g.run(&request{peer: "a", n: 4})
+		expect(t, g, "a4!")
+		close(hold)
+	})
+}
+
+// TestPoolLeaveOfAnotherHost checks that a request is refused, and does not wait, if its host has its share of the handlers and will still have
+// it when a handler of another host, which has called Leave, has returned.
+func TestPoolLeaveOfAnotherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: hostquota.Undivided, Queue: -1})}
+		returning, hold := make(chan struct{}), make(chan struct{})
+		leaving := &request{peer: "b", host: 1, n: 0, hold: returning}
+		leaving.body = leaving.Leave
+		g.run(leaving)
+		g.run(&request{peer: "b", host: 1, n: 1, hold: hold})
+		for n := range 3 { // the share of a host beside one handler of another, and beside two
+			g.run(&request{peer: "a", n: n, hold: hold})
+		}
+		expect(t, g, "a0 a1 a2 b0 b1")
+		g.run(&request{peer: "a", n: 3})
+		expect(t, g, "a3!")
+		close(returning)
+		synctest.Wait()
+		close(hold)
+	})
+}
+
 // TestPoolTurns checks that a peer with one request does not wait for all of a greedy one's.
 func TestPoolTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -233,6 +282,110 @@ func TestPoolTask(t *testing.T) {
 		expect(t, g, "a0 a1")
 		close(hold)
 	})
+}
+
+// TestPoolMover checks that Admit returns a task for a handler that waits for nothing but transfers with its caller, while at most one other
+// handler is under way.
+func TestPoolMover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 8, Queue: 10})}
+		mover := func(n int, pause func(*Job), resume func(*Job)) *request {
+			r := &request{peer: "a", n: n}
+			r.body = func() {
+				pause(&r.Job)
+				resume(&r.Job)
+				if g.pace.Measure() {
+					r.Ran(0)
+				}
+			}
+			return r
+		}
+		pause, resume := (*Job).PauseMoving, (*Job).ResumeMoving
+		for i := range trusted {
+			if task := g.admit(mover(i, pause, resume)); task != nil {
+				t.Fatalf("run %d is a task", i)
+			}
+			synctest.Wait()
+		}
+		task := g.admit(mover(trusted, pause, resume))
+		if task == nil {
+			t.Fatal("no task")
+		}
+		task.Run()
+		hold := make(chan struct{})
+		var wait [aloneRunning]*request
+		for i := range wait {
+			wait[i] = mover(100+i, pause, func(j *Job) { <-hold; j.ResumeMoving() })
+			if task := g.admit(wait[i]); task != nil {
+				go task.Run()
+			}
+			synctest.Wait()
+		}
+		if g.admit(mover(200, pause, resume)) != nil {
+			t.Error("a task beside handlers that wait")
+		}
+		close(hold)
+		synctest.Wait()
+		task = g.admit(mover(300, (*Job).Pause, (*Job).Resume))
+		if task == nil {
+			t.Fatal("no task")
+		}
+		task.Run()
+		if g.admit(mover(301, pause, resume)) != nil {
+			t.Error("a task after a handler that waited for something else")
+		}
+		synctest.Wait()
+	})
+}
+
+// TestMovesAtOnceCountOnce runs handlers that make several transfers at the same time, and work beside them. Whether the RPC counts as quick
+// depends on the time of the work alone, also if a transfer goes on after the return of the handler.
+func TestMovesAtOnceCountOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		work  time.Duration
+		quick bool
+	}{{"short work", briskRun / 2, true}, {"long work", 2 * sluggishRun, false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &rig{pool: NewPool(PoolConfig{Workers: 8, Queue: 10})}
+				var left sync.WaitGroup
+				for i := range trusted {
+					r := &request{peer: "a", n: i}
+					r.body = func() {
+						measure, start := g.pace.Measure(), time.Now()
+						r.BeginMoving()
+						var moves sync.WaitGroup
+						for range 4 {
+							moves.Go(func() {
+								r.PauseMoving()
+								defer r.ResumeMoving()
+								time.Sleep(time.Second) //nolint:forbidigo // simulated time
+							})
+						}
+						moves.Wait()
+						r.EndMoving()
+						time.Sleep(tc.work) //nolint:forbidigo // simulated time
+						r.BeginMoving()
+						left.Go(func() {
+							defer r.EndMoving()
+							time.Sleep(time.Second) //nolint:forbidigo // simulated time
+						})
+						time.Sleep(time.Second / 2) //nolint:forbidigo // simulated time
+						if measure {
+							r.Ran(time.Since(start))
+						}
+					}
+					g.admit(r)
+					time.Sleep(10 * time.Second) //nolint:forbidigo // simulated time
+				}
+				left.Wait()
+				if got := g.pace.Quick(Alone); got != tc.quick {
+					t.Errorf("quick: %t, want %t", got, tc.quick)
+				}
+			})
+		})
+	}
 }
 
 // TestPoolGoexit checks that a handler that ends its goroutine does not take its worker along.

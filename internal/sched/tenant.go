@@ -1,12 +1,18 @@
 package sched
 
-import "cinnabar/internal/hostquota"
+import (
+	"sync/atomic"
+
+	"cinnabar/internal/hostquota"
+)
 
 // tenant counts the handlers and the waiting requests of one host in a pool.
 type tenant struct {
 	host   hostquota.Host
 	alive  int // handlers that have begun and not returned
 	queued int // requests that wait for one
+
+	leaving atomic.Int32 // the part of Pool.leaving that is of this host
 
 	// peers are the handlers of each peer, by its name; nil while the host holds so few that no peer can have too many.
 	peers map[string]int

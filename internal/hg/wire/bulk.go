@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Flags of bulk descriptors, HG_BULK_* in mercury_bulk.h and mercury_bulk.c.
 const (
@@ -36,6 +39,8 @@ const MaxSegments = 1 << 20
 //	| size | handle |            of one segment, or with REGV; nothing if its base is zero
 //	| n sizes | n handles |     of several; size 0 and no handle where the base is zero
 //	+--------------------+
+//	| handles of shared memory, in the same form |  with SM
+//	+--------------------+
 //	| size | address | context id |      with BIND               8 + size + 1
 //	+------+---------+------------+
 //	| data |                             with EAGER             the length
@@ -50,20 +55,32 @@ type Bulk struct {
 	total   uint64
 	flags   uint32
 	segs    []Segment
-	bound   []byte // the address, a part of raw
+	shared  []place // of the handles of shared memory in raw, by segment; nil without BulkSM
+	bound   []byte  // the address, a part of raw
+	near    []byte  // the owner's address in shared memory, a part of raw
 	context uint8
 	eager   []byte // the data, a part of raw
 }
 
+// place is the position and the size of a handle in Bulk.raw; size 0: there is no handle.
+type place struct{ at, size uint32 }
+
 // Segment is one piece of described memory.
 type Segment struct {
 	Base, Length uint64
-	at, size     uint32 // of the handle in Bulk.raw; there is none of size 0
+	place        // of the handle of the network
 }
 
-// NewBulk returns the descriptor of segs, which it keeps. There is at least one. appendHandle appends the handle of
-// segment i, or the one of all segments if flags has BulkRegV; it appends nothing for a segment with base zero.
-func NewBulk(flags uint32, segs []Segment, appendHandle func(b []byte, i int) []byte) Bulk {
+// AppendHandle appends the handle of segment i, or the one of all segments if the descriptor has the flag BulkRegV. It appends nothing for
+// a segment with base zero.
+type AppendHandle func(b []byte, i int) []byte
+
+// NewBulk returns the descriptor of segs, which it keeps. There is at least one. network appends the handles of the network, and shared
+// those of shared memory. If shared is nil the descriptor has none, and otherwise it has the flag BulkSM.
+func NewBulk(flags uint32, segs []Segment, network, shared AppendHandle) Bulk {
+	if shared != nil {
+		flags |= BulkSM
+	}
 	d := Bulk{flags: flags, segs: segs}
 	for _, s := range segs {
 		d.total += s.Length
@@ -74,32 +91,76 @@ func NewBulk(flags uint32, segs []Segment, appendHandle func(b []byte, i int) []
 		d.raw = binary.LittleEndian.AppendUint64(d.raw, s.Length)
 	}
 	at := len(d.raw)
-	switch {
-	case len(segs) > 1 && flags&BulkRegV == 0:
-		d.raw = append(d.raw, make([]byte, wordSize*len(segs))...)
-		for i := range segs {
-			n := len(d.raw)
-			d.raw = appendHandle(d.raw, i)
-			binary.LittleEndian.PutUint64(d.raw[at+i*wordSize:], uint64(len(d.raw)-n))
-		}
-	case segs[0].Base != 0 || flags&BulkRegV != 0:
-		d.raw = appendSized(d.raw, func(b []byte) []byte { return appendHandle(b, 0) })
+	d.raw = d.appendHandles(d.raw, network)
+	if shared != nil {
+		d.raw = d.appendHandles(d.raw, shared)
 	}
 	p := parser{b: d.raw[at:]}
 	d.parseHandles(&p)
 	return d
 }
 
-// Bind returns d with the address of the owner. appendAddr appends the address as the transport writes it.
-func (d *Bulk) Bind(appendAddr func(b []byte) []byte) Bulk {
-	bound := Bulk{total: d.total, flags: d.flags | BulkBind, segs: d.segs}
-	raw := append([]byte(nil), d.raw...)
+// appendHandles appends the handles of all segments in one network, with their sizes.
+func (d *Bulk) appendHandles(b []byte, appendHandle AppendHandle) []byte {
+	switch {
+	case len(d.segs) > 1 && d.flags&BulkRegV == 0:
+		at := len(b)
+		b = append(b, make([]byte, wordSize*len(d.segs))...)
+		for i := range d.segs {
+			n := len(b)
+			b = appendHandle(b, i)
+			binary.LittleEndian.PutUint64(b[at+i*wordSize:], uint64(len(b)-n))
+		}
+	case d.segs[0].Base != 0 || d.flags&BulkRegV != 0:
+		b = appendSized(b, func(b []byte) []byte { return appendHandle(b, 0) })
+	}
+	return b
+}
+
+// Bind returns d with the address of the owner. network appends the address as the transport writes it. shared appends the address in
+// shared memory; Bind calls it if d has the flag BulkSM.
+func (d *Bulk) Bind(network, shared func(b []byte) []byte) Bulk {
+	bound := *d
+	bound.flags |= BulkBind
+	raw := slices.Clone(d.raw)
 	binary.LittleEndian.PutUint32(raw[flagsAt:], bound.flags)
-	at := len(raw) + 2*wordSize
-	raw = appendSized(raw, func(b []byte) []byte { return appendCoreAddr(b, appendAddr) })
-	bound.bound = raw[at : len(raw)-wordSize : len(raw)-wordSize]
-	bound.raw = append(raw, 0) // context id
+	if bound.flags&BulkSM == 0 {
+		shared = nil
+	}
+	at := len(raw) + wordSize
+	raw = appendSized(raw, func(b []byte) []byte { return appendCoreAddr(b, network, shared) })
+	bound.bound, bound.near, _ = parseCoreAddr(raw[at:len(raw):len(raw)], shared != nil) // which has just been written
+	bound.raw = append(raw, 0)                                                           // context id
 	return bound
+}
+
+// Network returns d without the handles and the address of shared memory, as C sends a descriptor over a network that it got over shared
+// memory. Without the flag BulkSM that is d itself.
+func (d *Bulk) Network() Bulk {
+	if d.flags&BulkSM == 0 {
+		return *d
+	}
+	n := Bulk{total: d.total, flags: d.flags &^ BulkSM, segs: slices.Clone(d.segs), context: d.context}
+	n.raw = appendInfo(make([]byte, 0, len(d.raw)), n.total, len(n.segs), n.flags)
+	n.raw = append(n.raw, d.raw[infoSize:infoSize+len(d.segs)*segmentSize]...)
+	at := len(n.raw)
+	n.raw = n.appendHandles(n.raw, func(b []byte, i int) []byte { return append(b, d.Handle(i)...) })
+	p := parser{b: n.raw[at:]}
+	n.parseHandles(&p)
+	if n.flags&BulkBind != 0 {
+		at := len(n.raw) + 2*wordSize
+		n.raw = appendSized(n.raw, func(b []byte) []byte {
+			return appendCoreAddr(b, func(b []byte) []byte { return append(b, d.bound...) }, nil)
+		})
+		n.bound = n.raw[at:][:len(d.bound):len(d.bound)]
+		n.raw = append(n.raw, n.context)
+	}
+	if n.flags&BulkEager != 0 {
+		at := len(n.raw)
+		n.raw = append(n.raw, d.eager...)
+		n.eager = n.raw[at:len(n.raw):len(n.raw)]
+	}
+	return n
 }
 
 // Len returns the length of the memory in bytes.
@@ -121,11 +182,23 @@ func (d *Bulk) Handle(i int) []byte {
 	return d.raw[s.at:][:s.size:s.size]
 }
 
+// SharedHandle returns the handle of segment i for shared memory, nil if it has none. Otherwise it is as Handle.
+func (d *Bulk) SharedHandle(i int) []byte {
+	if i >= len(d.shared) || d.shared[i].size == 0 {
+		return nil
+	}
+	h := d.shared[i]
+	return d.raw[h.at:][:h.size:h.size]
+}
+
 // Flags returns the flags as they came, or as they are sent without data.
 func (d *Bulk) Flags() uint32 { return d.flags }
 
 // Bound returns the owner's address as the transport writes it, nil if the descriptor has none.
 func (d *Bulk) Bound() []byte { return d.bound }
+
+// BoundShared returns the owner's address in shared memory, nil if the descriptor has none or lacks the flag BulkSM.
+func (d *Bulk) BoundShared() []byte { return d.near }
 
 // Context returns the context id of a bound descriptor's owner.
 func (d *Bulk) Context() uint8 { return d.context }
@@ -164,13 +237,21 @@ func AppendNullProc(b []byte) []byte { return binary.LittleEndian.AppendUint64(b
 const LentBase = 0x1000
 
 // AppendLent appends the descriptor that travels in the place of a payload of n bytes: hg_proc_hg_bulk_t for one read-only segment without
-// data inside. appendHandle appends the handle of the payload's memory.
-func AppendLent(b []byte, n int, appendHandle func(b []byte) []byte) []byte {
+// data inside. network appends the handle of the payload's memory, and shared its handle of shared memory; nil: the descriptor has none.
+func AppendLent(b []byte, n int, network, shared func(b []byte) []byte) []byte {
+	flags := uint32(BulkReadOnly)
+	if shared != nil {
+		flags |= BulkSM
+	}
 	return appendSized(b, func(b []byte) []byte {
-		b = appendInfo(b, uint64(n), 1, BulkReadOnly)
+		b = appendInfo(b, uint64(n), 1, flags)
 		b = binary.LittleEndian.AppendUint64(b, LentBase)
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
-		return appendSized(b, appendHandle)
+		b = appendSized(b, network)
+		if shared != nil {
+			b = appendSized(b, shared)
+		}
+		return b
 	})
 }
 
@@ -189,9 +270,17 @@ func appendSized(b []byte, f func([]byte) []byte) []byte {
 	return b
 }
 
-// appendCoreAddr appends a bound address as HG_Core_addr_serialize writes it: the transport's part, then that of shared memory. The latter
-// is empty, but its size is written, because builds with shared memory read it in any case.
-func appendCoreAddr(b []byte, appendAddr func([]byte) []byte) []byte {
-	b = appendSized(b, appendAddr)
-	return binary.LittleEndian.AppendUint64(b, 0)
+// hostIDSize is the size of the identifier of a host (na_sm_id_t) in bytes. C reserves room for it behind an address in shared memory, and
+// writes nothing there.
+const hostIDSize = 8
+
+// appendCoreAddr appends a bound address as HG_Core_addr_serialize writes it: the transport's part, then that of shared memory. If shared
+// is nil the latter is empty, but its size is written, because builds with shared memory read it in any case.
+func appendCoreAddr(b []byte, network, shared func([]byte) []byte) []byte {
+	b = appendSized(b, network)
+	if shared == nil {
+		return binary.LittleEndian.AppendUint64(b, 0)
+	}
+	b = appendSized(b, shared)
+	return append(b, make([]byte, hostIDSize)...)
 }

@@ -115,31 +115,43 @@ func (d *Bulk) parseSegments(p *parser) {
 	}
 }
 
-// parseHandles reads the handles of the network into the segments, and skips those of shared memory: the same memory is
+// parseHandles reads the handles of the network into the segments, and those of shared memory into d.shared: the same memory is
 // reached by both.
 func (d *Bulk) parseHandles(p *parser) {
 	if p.err != nil {
 		return
 	}
-	if len(d.segs) == 1 || d.flags&BulkRegV != 0 {
-		if d.segs[0].Base == 0 && d.flags&BulkRegV == 0 {
-			return
-		}
-		d.setHandle(0, p.take("handle", p.word("size of the handle")), p)
-		if d.flags&BulkSM != 0 {
-			p.take("handle of shared memory", p.word("size of the handle of shared memory"))
-		}
+	one := len(d.segs) == 1 || d.flags&BulkRegV != 0
+	absent := one && d.segs[0].Base == 0 && d.flags&BulkRegV == 0
+	network := func(i int, h []byte) { d.segs[i].place = d.placeOf(h, p) }
+	switch {
+	case absent:
+	case one:
+		network(0, p.take("handle", p.word("size of the handle")))
+	default:
+		d.parseHandleList(p, network)
+	}
+	if d.flags&BulkSM == 0 || p.err != nil {
 		return
 	}
-	d.parseHandleList(p, func(i int, h []byte) { d.setHandle(i, h, p) })
-	if d.flags&BulkSM != 0 {
-		d.parseHandleList(p, func(int, []byte) {})
+	if one {
+		d.shared = make([]place, 1)
+	} else {
+		d.shared = make([]place, len(d.segs))
+	}
+	shared := func(i int, h []byte) { d.shared[i] = d.placeOf(h, p) }
+	switch {
+	case absent:
+	case one:
+		shared(0, p.take("handle of shared memory", p.word("size of the handle of shared memory")))
+	default:
+		d.parseHandleList(p, shared)
 	}
 }
 
-// setHandle notes where the handle h of segment i is, which p has just taken.
-func (d *Bulk) setHandle(i int, h []byte, p *parser) {
-	d.segs[i].at, d.segs[i].size = uint32(len(d.raw)-len(p.b)-len(h)), uint32(len(h))
+// placeOf returns the place of the handle h, which p has just taken.
+func (d *Bulk) placeOf(h []byte, p *parser) place {
+	return place{at: uint32(len(d.raw) - len(p.b) - len(h)), size: uint32(len(h))}
 }
 
 // parseHandleList reads the sizes and then the handles of several segments.
@@ -170,7 +182,7 @@ func (d *Bulk) parseBound(p *parser) {
 	if p.err != nil {
 		return
 	}
-	if d.bound, p.err = parseCoreAddr(core); p.err != nil {
+	if d.bound, d.near, p.err = parseCoreAddr(core, d.flags&BulkSM != 0); p.err != nil {
 		return
 	}
 	if b := p.take("context id", 1); b != nil {
@@ -178,21 +190,28 @@ func (d *Bulk) parseBound(p *parser) {
 	}
 }
 
-// parseCoreAddr returns the network's part of an address that HG_Core_addr_serialize has written. Builds of Mercury
-// without shared memory leave out its last part. b is hostile, the result is a part of it.
-func parseCoreAddr(b []byte) (network []byte, err error) {
+// parseCoreAddr returns the parts of an address that HG_Core_addr_serialize has written: that of the network, and that in shared memory,
+// which is nil if it is empty. Builds of Mercury without shared memory leave out the latter. near is true if the descriptor has the flag
+// BulkSM: the room for the identifier of the host is behind the address then. Without that flag Mercury writes no address in shared
+// memory, so parseCoreAddr ignores one: it would otherwise come from a peer on the network. b is hostile, the results are parts of it.
+func parseCoreAddr(b []byte, near bool) (network, shared []byte, err error) {
 	p := parser{b: b}
 	network = p.take("address of the network", p.word("size of the address of the network"))
 	if p.err == nil && len(p.b) > 0 {
-		p.take("address of shared memory", p.word("size of the address of shared memory"))
+		shared = p.take("address of shared memory", p.word("size of the address of shared memory"))
+	}
+	if near && len(shared) > 0 && len(p.b) == hostIDSize {
+		p.b = nil
 	}
 	switch {
 	case p.err != nil:
-		return nil, p.err
+		return nil, nil, p.err
 	case len(p.b) > 0:
-		return nil, malformed("address in the descriptor has %d bytes after its end", len(p.b))
+		return nil, nil, malformed("address in the descriptor has %d bytes after its end", len(p.b))
 	case len(network) == 0:
-		return nil, malformed("address in the descriptor is empty")
+		return nil, nil, malformed("address in the descriptor is empty")
+	case !near || len(shared) == 0:
+		shared = nil
 	}
-	return network, nil
+	return network, shared, nil
 }

@@ -161,6 +161,12 @@ func FuzzProc(f *testing.F) {
 	for _, b := range goldens(f, "proc_") {
 		f.Add(b)
 	}
+	for _, segs := range [][]Segment{{{Base: 1, Length: 10}}, {{Base: 1, Length: 10}, {}, {Base: 2, Length: 30}}} {
+		d := sharing(BulkReadOnly, segs...)
+		f.Add(d.AppendProc(nil))
+		bound := d.Bind(func(b []byte) []byte { return append(b, "host"...) }, func(b []byte) []byte { return append(b, "process"...) })
+		f.Add(bound.AppendProc(nil))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d, n, err := decodeProc(b)
 		if err != nil {
@@ -172,16 +178,40 @@ func FuzzProc(f *testing.F) {
 		if got := d.AppendProc(nil); !bytes.Equal(got, b[:n]) {
 			t.Fatalf("% x is sent on as % x", b[:n], got)
 		}
+		checkNetwork(t, &d)
 	})
+}
+
+// checkNetwork checks the form of a descriptor without shared memory.
+func checkNetwork(t *testing.T, d *Bulk) {
+	t.Helper()
+	n := d.Network()
+	again, err := ParseBulk(n.Append(nil))
+	if err != nil {
+		t.Fatalf("without shared memory % x becomes % x: %v", d.Append(nil), n.Append(nil), err)
+	}
+	if again.Flags() != d.Flags()&^BulkSM || again.Len() != d.Len() || again.Segments() != d.Segments() || again.Context() != d.Context() {
+		t.Fatalf("without shared memory the descriptor has flags %#x, %d bytes in %d segments, context %d", again.Flags(), again.Len(), again.Segments(), again.Context())
+	}
+	if !bytes.Equal(again.Bound(), d.Bound()) || again.BoundShared() != nil || !bytes.Equal(again.Eager(), d.Eager()) {
+		t.Fatalf("without shared memory the descriptor has address % x and % x, data % x", again.Bound(), again.BoundShared(), again.Eager())
+	}
+	for i := range d.Segments() {
+		if !bytes.Equal(again.Handle(i), d.Handle(i)) || d.Flags()&BulkSM != 0 && again.SharedHandle(i) != nil {
+			t.Fatalf("without shared memory segment %d has handles % x and % x", i, again.Handle(i), again.SharedHandle(i))
+		}
+	}
 }
 
 func FuzzCoreAddr(f *testing.F) {
 	f.Add(golden(f, "proc_bound")[wordSize+96:][:40])
 	f.Add(golden(f, "proc_bound_short")[wordSize+96:][:32])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		network, err := parseCoreAddr(b)
-		if err == nil && (len(network) == 0 || len(network) > len(b)-wordSize) {
-			t.Fatalf("% x has an address of %d bytes", b, len(network))
+		for _, near := range []bool{false, true} {
+			network, shared, err := parseCoreAddr(b, near)
+			if err == nil && (len(network) == 0 || len(network)+len(shared) > len(b)-wordSize) {
+				t.Fatalf("% x has addresses of %d and %d bytes", b, len(network), len(shared))
+			}
 		}
 	})
 }

@@ -22,6 +22,16 @@ func WithProvider(id uint64, provider uint16) uint64 {
 	return id>>providerBits<<providerBits | uint64(provider)
 }
 
+// nativeMark is in the ids of RPCs of package native. The bits are 0 in the ids that C programs form, so a native RPC and an RPC of Margo have
+// different ids for the same name and provider.
+const nativeMark = 0x6e76 << providerBits // "nv"
+
+// NativeID returns the id of an RPC of package native.
+func NativeID(name string, provider uint16) uint64 { return ID(name, provider) | nativeMark }
+
+// Sibling returns the id of the RPC of Margo with the name and provider of a native RPC, and the reverse.
+func Sibling(id uint64) uint64 { return id ^ nativeMark }
+
 // Djb2 returns the id that Mercury's HG_Register_name gives a name (hg_hash_string).
 func Djb2(name string) uint64 {
 	h := uint32(5381)

@@ -46,6 +46,7 @@ type conn struct {
 	peer *peer
 	sock *sockio.Conn
 	pair uint64 // pairOf(sock)
+	host uint64 // hostOf(sock)
 
 	dead   atomic.Bool
 	origin *origin        // its done is closed when dead
@@ -169,10 +170,12 @@ const maxExpects = maxReplies / 2
 
 // newConn makes a connection that is counted in account, for as long as it lives if it is adopted.
 func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
-	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock)}
+	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock), host: hostOf(sock)}
+	c.role.watch.Init(c)
 	c.origin.conn.Store(c)
 	c.onReadable = c.readable
 	c.spins.Init(p.ep.cfg.Progress, progress.Socket)
+	c.spins.Relieve(&p.ep.watch)
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()
 	c.role.turn.Store(turnBytes)
@@ -182,6 +185,7 @@ func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
 
 // start lets the connection run; adopt has counted the goroutine, which Close waits for.
 func (c *conn) start() {
+	shared.began(c)
 	go c.background(0)
 	c.kick() // sends the messages that have waited for the connection
 }

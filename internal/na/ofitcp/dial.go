@@ -11,13 +11,8 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/sockio"
-)
-
-// Waiting times between attempts.
-const (
-	retryFirst = 2 * time.Millisecond
-	retryMax   = 250 * time.Millisecond
 )
 
 // dialLocked starts an attempt. False: the endpoint is closed.
@@ -50,7 +45,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 		return
 	}
 	begin := time.Now()
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+	for wait := ofiaddr.RetryFirst; ; wait = min(2*wait, ofiaddr.RetryMax) {
 		tcp, answer, err := p.connect(ctx, try)
 		if err == nil {
 			p.connected(try, tcp, answer)

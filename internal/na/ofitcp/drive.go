@@ -9,7 +9,7 @@ import (
 // drive is [Endpoint.Drive] for one connection.
 func (c *conn) drive(ev *na.Event) {
 	r := &c.role
-	r.drives.Add(1)
+	r.claim.Drive()
 	c.uncork()
 	if c.later.Load() {
 		c.sendGathered()
@@ -19,7 +19,7 @@ func (c *conn) drive(ev *na.Event) {
 	}
 	bg := r.bg.Load()
 	if bg == bgInTask {
-		c.detachQueued()
+		r.tasks.Detach(c.ep.runTask) // the present task may be the caller's, so the tasks behind it would wait for this message too
 	}
 	s := c.spinner(true)
 	if (bg != bgActive || r.yielded.Load() || c.lone()) && s.begin() {
@@ -29,7 +29,7 @@ func (c *conn) drive(ev *na.Event) {
 		c.handBack() // or no goroutine would read while there are drivers that may not spin, or that find the background about to rest
 	}
 	if !ev.IsSet() {
-		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, no other goroutine would read
+		c.takeOver(r.tasks.Begun()) // because no goroutine reads while the background goroutine is in a task, which may be the caller's
 	}
 }
 
@@ -43,8 +43,8 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	} else if !r.held.CompareAndSwap(false, true) {
 		return
 	}
-	if bg != bgInTask && !r.claim.Swap(true) {
-		c.ep.watch.add(c)
+	if bg != bgInTask && r.claim.Take() {
+		c.watch()
 		if bg == bgParked {
 			c.sock.WakeRead() // so that bytes that come wake no goroutine
 		}
@@ -70,8 +70,8 @@ func (c *conn) lone() bool {
 // moments. False: it was not worth while.
 func (c *conn) preemptReader(ev *na.Event, s *spinner) bool {
 	r := &c.role
-	if !r.claim.Swap(true) {
-		c.ep.watch.add(c)
+	if r.claim.Take() {
+		c.watch()
 	}
 	for !r.held.CompareAndSwap(false, true) {
 		if ev.IsSet() || c.dead.Load() || !s.vain(false) {
@@ -130,16 +130,16 @@ func (c *conn) yieldReader() {
 	}
 	c.rx.handed = false
 	r := &c.role
-	if len(c.rx.tasks) > 0 || shared.crowded() || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
+	if len(c.rx.tasks) > 0 || shared.crowded(c) || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
 		return
 	}
 	if r.yieldCredit.Load() < 0 {
 		r.yieldCredit.Add(1)
 		return
 	}
-	r.claim.Store(true)
+	r.claim.Take()
 	r.yielded.Store(true)
-	c.ep.watch.add(c)
+	c.watch()
 }
 
 // detachTasks starts a goroutine for each task that came while a goroutine drives: the driver must not be kept, and the
@@ -150,19 +150,4 @@ func (c *conn) detachTasks() {
 	}
 	clear(c.rx.tasks)
 	c.rx.tasks = c.rx.tasks[:0]
-}
-
-// detachQueued starts a goroutine for each task that has not begun: the one that the background goroutine is in waits for the
-// peer, and they would wait with it.
-func (c *conn) detachQueued() {
-	r := &c.role
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.inTask {
-		return
-	}
-	for ; r.next < len(r.tasks); r.next++ {
-		r.left.Add(-1)
-		c.ep.runTask(r.tasks[r.next])
-	}
 }

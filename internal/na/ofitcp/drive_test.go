@@ -177,7 +177,7 @@ func TestDriverReadsRequest(t *testing.T) {
 	until(t, "connection", func() bool { return to.conn.Load() != nil })
 	own := to.conn.Load()
 	role := &own.role
-	role.claim.Store(true) // as a driver does
+	role.claim.Take() // as a driver does
 	until(t, "the read role", func() bool { return role.held.CompareAndSwap(false, true) })
 	c.write(r.rawRequest(1, []byte("hello")))
 	s := own.spinner(true)

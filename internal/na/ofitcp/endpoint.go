@@ -18,6 +18,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
 )
 
@@ -32,6 +33,7 @@ type Endpoint struct {
 	all         bool             // it listens on 0.0.0.0 or [::]
 	poller      *sockio.Poller   // finds readable connections with parked readers
 	own         *peer
+	names       ofiaddr.Names
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
 	prefixBytes []byte
 	pid         uint32
@@ -44,7 +46,7 @@ type Endpoint struct {
 	mem         memoryTable
 	late        lates
 	stats       counters
-	watch       watcher
+	watch       progress.Watcher
 
 	shutdown sync.Once
 	shut     chan struct{} // closed by Shutdown
@@ -101,7 +103,7 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 		return nil, err
 	}
 	if host != "" {
-		return newNamed(e, host, a.Port()), nil
+		return e.names.New(host, a.Port()), nil
 	}
 	return e.peer(a), nil
 }
@@ -411,6 +413,7 @@ func (e *Endpoint) adopt(c *conn) bool {
 
 // dropConn is the end of a connection.
 func (e *Endpoint) dropConn(c *conn) {
+	shared.ended(c)
 	e.mu.Lock()
 	delete(e.conns, c)
 	e.mu.Unlock()
@@ -426,13 +429,6 @@ func (e *Endpoint) spawn(f func()) bool {
 	}
 	e.wg.Go(f)
 	return true
-}
-
-// replace runs f on a goroutine that takes the place of another in the count of those that Close waits for without limit:
-// the other one runs a task and is counted as such from now on.
-func (e *Endpoint) replace(f func()) {
-	e.runners.Add()
-	go f()
 }
 
 // runTask runs a task on a goroutine of its own. The caller has a connection's read role, which that connection's
@@ -491,7 +487,7 @@ func (e *Endpoint) end() {
 	e.wg.Wait()
 	e.late.close()
 	e.release()
-	e.watch.close()
+	e.watch.Close()
 	e.mem.close()
 	close(e.finished)
 }

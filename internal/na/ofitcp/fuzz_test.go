@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 func FuzzHeader(f *testing.F) {
@@ -82,7 +83,7 @@ func FuzzAddressStrings(f *testing.F) {
 				t.Fatalf("%q is %v, whose canonical form is %v, %v", s, a, again, err)
 			}
 		} else if err == nil {
-			canonical := newNamed(nil, host, a.Port()).String()
+			canonical := (&ofiaddr.Names{Scheme: scheme}).New(host, a.Port()).String()
 			name, again, err := parseTarget(canonical, self)
 			if err != nil || name != host || again != a {
 				t.Fatalf("%q is host %q and %v, and %q is %q and %v, %v", s, host, a, canonical, name, again, err)

@@ -30,65 +30,40 @@ type halfOpen struct {
 	tcp     *net.TCPConn
 	from    netip.AddrPort
 	at      *list.Element // in the list of its host; nil: it has left
-	arrival *list.Element // in the arrivals of its host; nil: its handshake has begun
-	end     io.Closer     // the socket; changed with the endpoint's mu held
+	waits   bool          // it is in the arrivals: its handshake has not begun
+	ticket  hostquota.Ticket
+	end     io.Closer // the socket; changed with the endpoint's mu held
 }
 
 // halves is the table of half-open connections of each host, the oldest first. The endpoint's mu guards them.
 type halves struct {
 	hosts map[*hostquota.Account]*list.List
 	n     int
-	// arrivals lists the hosts with handshakes that have not begun, as *arrivals, the next one first. The hosts take turns,
-	// so that a connection waits for no more than one of each other host before those of its own host.
-	arrivals list.List
-	byHost   map[*hostquota.Account]*list.Element // in arrivals
-	starting bool                                 // a goroutine runs startArrivals
+	// arrivals holds the connections of which the handshake has not begun.
+	arrivals hostquota.Queue[*halfOpen]
+	starting bool // a goroutine runs startArrivals
 }
 
-func newHalves() halves {
-	return halves{hosts: map[*hostquota.Account]*list.List{}, byHost: map[*hostquota.Account]*list.Element{}}
-}
+func newHalves() halves { return halves{hosts: map[*hostquota.Account]*list.List{}} }
 
-// arrivals lists the connections of one host that wait for their handshake to begin, the oldest first.
-type arrivals struct {
-	account *hostquota.Account
-	list    list.List
-}
+// arrive adds h, which is in the table, to the arrivals.
+func (s *halves) arrive(h *halfOpen) { h.ticket, h.waits = s.arrivals.Push(h.account, h), true }
 
-// arrive adds h, which is in the table, to the arrivals of its host.
-func (s *halves) arrive(h *halfOpen) {
-	at := s.byHost[h.account]
-	if at == nil {
-		at = s.arrivals.PushBack(&arrivals{account: h.account})
-		s.byHost[h.account] = at
-	}
-	h.arrival = at.Value.(*arrivals).list.PushBack(h)
-}
-
-// begin takes h out of the arrivals of its host.
+// begin takes h out of the arrivals.
 func (s *halves) begin(h *halfOpen) {
-	if h.arrival == nil {
-		return
-	}
-	at := s.byHost[h.account]
-	of := at.Value.(*arrivals)
-	of.list.Remove(h.arrival)
-	h.arrival = nil
-	if of.list.Len() == 0 {
-		s.arrivals.Remove(at)
-		delete(s.byHost, h.account)
+	if h.waits {
+		h.waits = false
+		s.arrivals.Remove(h.ticket)
 	}
 }
 
 // next takes the connection that is to begin its handshake out of the arrivals, and returns nil if there is none.
 func (s *halves) next() *halfOpen {
-	at := s.arrivals.Front()
-	if at == nil {
+	h, ok := s.arrivals.Next()
+	if !ok {
 		return nil
 	}
-	s.arrivals.MoveToBack(at)
-	h := at.Value.(*arrivals).list.Front().Value.(*halfOpen)
-	s.begin(h)
+	h.waits = false
 	return h
 }
 

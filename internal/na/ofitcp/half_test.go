@@ -42,7 +42,7 @@ func TestArrivalsTakeTurns(t *testing.T) {
 	}
 	s.arrive(h)
 	evicted := of[flood][1]
-	if !s.remove(evicted) || evicted.arrival != nil {
+	if !s.remove(evicted) || evicted.waits {
 		t.Error("an evicted connection still arrives")
 	}
 	if got := s.next(); got != of[flood][2] {
@@ -56,7 +56,7 @@ func TestArrivalsTakeTurns(t *testing.T) {
 			t.Errorf("connection %d is out of order", i)
 		}
 	}
-	if s.next() != nil || s.arrivals.Len() != 0 || len(s.byHost) != 0 {
+	if s.next() != nil || s.arrivals.Len() != 0 || s.arrivals.Hosts() != 0 {
 		t.Error("hosts without arrivals are left")
 	}
 	if s.n != 10 {
@@ -95,10 +95,10 @@ func TestFloodBeforeNewcomer(t *testing.T) {
 	}
 	waitHalves(t, e, func(s *halves) bool { return s.n == flood })
 	e.mu.Lock()
-	if n := e.half.arrivals.Len(); n != 1 {
+	if n := e.half.arrivals.Hosts(); n != 1 {
 		t.Errorf("%d hosts wait, want 1", n)
 	}
-	waiting := e.half.arrivals.Front().Value.(*arrivals).list.Len()
+	waiting := e.half.arrivals.Len()
 	e.mu.Unlock()
 	if waiting != flood-directHandshakes {
 		t.Errorf("%d handshakes wait, want %d", waiting, flood-directHandshakes)
@@ -123,7 +123,7 @@ func TestCloseWithArrivals(t *testing.T) {
 	for range 2 * directHandshakes {
 		kept = append(kept, on(t, 2).dialOnly(e))
 	}
-	waitHalves(t, e, func(s *halves) bool { return s.n == 2*directHandshakes && s.arrivals.Len() == 1 })
+	waitHalves(t, e, func(s *halves) bool { return s.n == 2*directHandshakes && s.arrivals.Hosts() == 1 })
 	if err := e.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

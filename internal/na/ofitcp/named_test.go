@@ -12,6 +12,7 @@ import (
 
 	"cinnabar/internal/dnstest"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // nameOf returns what Lookup makes of a host and the port of a server.
@@ -174,7 +175,7 @@ func TestNameWithThousands(t *testing.T) {
 	e := openEndpoint(t, Config{Resolver: dns.Resolver()})
 	_, err := nameOf(t, e, "many.test", uint16(freePort(t))).Resolve(t.Context())
 	wantKind(t, err, na.Unreachable)
-	if n := strings.Count(err.Error(), "refused"); n != maxTried || !strings.Contains(err.Error(), "1984 more were not tried") {
+	if n := strings.Count(err.Error(), "refused"); n != ofiaddr.MaxTried || !strings.Contains(err.Error(), "1984 more were not tried") {
 		t.Errorf("%d attempts: %v", n, err)
 	}
 }

@@ -176,8 +176,8 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e.prefixBytes = ofiaddr.Append(nil, e.self)
 	e.prefix = len(e.prefixBytes)
 	e.pid, e.id = randomPid(), newIdentity()
-	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	e.own = e.peer(e.self)
+	e.initNames()
 	cfg.Logger.Log(ctx, c.level, "endpoint opened", "address", e.own.str, "reason", c.reason)
 	if e.ln != nil {
 		e.spare.open()

@@ -10,6 +10,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 )
 
@@ -95,8 +96,8 @@ func (p *peer) Equal(other na.Addr) bool {
 		o = a
 	case *origin:
 		o = a.peer
-	case *named:
-		o = a.reached()
+	case *ofiaddr.Named:
+		o, _ = a.Reached().(*peer)
 	}
 	return o != nil && (p == o || p.addr == o.addr && !p.twin && !o.twin)
 }
@@ -144,6 +145,9 @@ func (o *origin) Hold(n int64) { o.holds.Add(n) }
 
 // Yield implements [na.Yielder].
 func (o *origin) Yield() { o.peer.ep.yield() }
+
+// SoleReader implements [na.SoleReader].
+func (o *origin) SoleReader() {}
 
 // route returns the connection for a transfer: that of the request or, if it is lost, a later one of the same process,
 // which only its random identity proves. It returns nil if there is none.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
 )
 
@@ -18,47 +18,28 @@ import (
 // its result, because that waiter will soon be back with its next call: the connection is claimed, until no goroutine has
 // driven it for a tick of the watcher, or others wait for the peer too.
 type role struct {
-	held        atomic.Bool   // a goroutine is reading
-	claim       atomic.Bool   // drivers read; the background rests
-	yielded     atomic.Bool   // the background rests because a driver is expected, which has not come
-	yieldMisses atomic.Int32  // number of expected drivers in a row that have not come
-	yieldCredit atomic.Int32  // if below 0: minus the number of requests for which no driver is expected
-	bg          atomic.Uint32 // bgActive and so on
-	resume      chan struct{} // capacity 1: the background's turn
-	drives      atomic.Uint64 // number of calls of drive
-	turn        atomic.Int32  // bytes of small messages in one read, and in one turn
-	place       readPlace     // of the background goroutine, which alone uses this and the next three fields
-	began       time.Time     // the time at which its turn began
-	read        uint64        // rxBytes at that time
-	woken       bool          // the poller has called readable since the goroutine parked
-	fresh       []na.Task     // tasks that the background goroutine has read and not put into tasks; it is empty while one of its tasks runs
-
-	mu invariants.Mutex
-	// tasks are those of requests. The ones from next on have not begun.
-	// +checklocks:mu
-	tasks []na.Task
-	// +checklocks:mu
-	next int
-	// left is the number of tasks in fresh and tasks that have not begun.
-	left atomic.Int32
-	// gen changes when the background goroutine is replaced because a task kept it.
-	// +checklocks:mu
-	gen uint32
-	// +checklocks:mu
-	inTask bool
-	// begun counts the tasks that have begun.
-	begun atomic.Uint64
-
-	watched      atomic.Bool // in watcher.list; changed with watcher.mu held
-	watchedDrive uint64      // the watching goroutine's, as is the next
-	watchedTask  uint64
+	held        atomic.Bool    // a goroutine is reading
+	claim       progress.Claim // while it is taken, drivers read and the background goroutine rests
+	yielded     atomic.Bool    // the background goroutine rests because it expects a driver that has not come yet
+	yieldMisses atomic.Int32   // number of expected drivers in a row that have not come
+	yieldCredit atomic.Int32   // if below 0: minus the number of requests for which no driver is expected
+	bg          atomic.Uint32  // bgActive and so on
+	resume      chan struct{}  // capacity 1; wakes a background goroutine that rests
+	turn        atomic.Int32   // bytes of small messages in one read, and in one turn
+	place       readPlace      // of the background goroutine, which alone uses this and the next three fields
+	began       time.Time      // the time at which its turn began
+	read        uint64         // rxBytes at that time
+	woken       bool           // the background goroutine has called readable since its WaitRead began
+	tasks       progress.Tasks[na.Task]
+	watch       progress.Watch
+	watchedTask uint64 // value of tasks.Begun at the last look of the watcher
 }
 
 // States of the background goroutine, in role.bg.
 //
 //	                       nothing came for the spin time
 //	bgInTask <--> bgActive -------------------------------> bgParked
-//	       nextTask |   ^ <----------------------------------- |
+//	       runTasks |   ^ <----------------------------------- |
 //	                |   |        readable: bytes came
 //	                v   | resume
 //	              bgResting: a driver has claimed the connection or holds the role, or reading pauses
@@ -91,20 +72,14 @@ func (c *conn) background(gen uint32) {
 
 // revive has another goroutine go on for one that a task has ended with [runtime.Goexit].
 func (c *conn) revive(gen uint32) {
-	r := &c.role
-	r.mu.Lock()
-	mine := r.gen == gen
-	if mine {
-		r.inTask = false
-		r.bg.Store(bgActive)
-	}
-	r.mu.Unlock()
-	if mine {
-		c.uncork() // because the task may have been the last one, and then no call of nextTask does
-		go c.background(gen)
-	} else {
+	next, mine := c.role.tasks.Ended(gen)
+	if !mine {
 		c.ep.runners.Done()
+		return
 	}
+	c.role.bg.Store(bgActive)
+	c.uncork() // because runTasks uncorks only after the last task, and the task that has ended the goroutine may have been the last
+	go c.background(next)
 }
 
 // progress reads and runs tasks until the connection is dead and its tasks are run. False: another
@@ -117,11 +92,10 @@ func (c *conn) progress(gen uint32) (mine bool) {
 		}
 		c.leaveTurn()
 		r.woken = false
-		shared.parking(c.ep.cfg.Progress)
+		shared.parking(c)
 		r.bg.Store(bgParked)
 		c.spins.Park()
 		err := c.sock.WaitRead(c.onReadable)
-		c.ep.cfg.Progress.Woken(0)
 		r.bg.Store(bgActive)
 		if err != nil {
 			c.fail(na.Unreachable, lost(err))
@@ -136,21 +110,27 @@ func (c *conn) progress(gen uint32) (mine bool) {
 	return mine
 }
 
-// readable reads when the poller says so; true ends the parking.
+// readable reads the socket, because WaitRead has found it readable. WaitRead returns when readable returns true. The first call of WaitRead
+// comes before the goroutine parks, each further one after a wake-up.
 func (c *conn) readable() bool {
 	first := !c.role.woken
 	c.role.woken = true
-	if c.dead.Load() || c.role.claim.Load() || c.role.held.Load() {
+	if !first {
+		c.ep.cfg.Progress.Woken(0)
+	}
+	if c.dead.Load() || c.role.claim.Taken() || c.role.held.Load() {
 		return true
 	}
 	if c.paused.Load() {
 		return true // because rest ends the pause
 	}
-	if sockio.Direct && first && (c.ep.readers.full.Load() || shared.crowded()) {
+	crowded := shared.crowded(c)
+	c.sock.Stand(crowded)
+	if sockio.Direct && first && (c.ep.readers.full.Load() || crowded) {
 		return false // because the first read of a parked connection mostly finds nothing, and would cost the host a turn; else the poller calls again
 	}
 	c.enterTurn()
-	if c.dead.Load() || c.role.claim.Load() || !c.role.held.CompareAndSwap(false, true) {
+	if c.dead.Load() || c.role.claim.Taken() || !c.role.held.CompareAndSwap(false, true) {
 		c.leaveTurn()
 		return true
 	}
@@ -159,7 +139,7 @@ func (c *conn) readable() bool {
 		c.yieldReader()
 		c.offerTasks()
 	}
-	if !got || shared.crowded() {
+	if !got || shared.crowded(c) {
 		c.unstage()
 	}
 	c.release()
@@ -175,7 +155,7 @@ func (c *conn) rest() {
 	r.bg.Store(bgResting)
 	var timer *time.Timer
 	var ration <-chan time.Time
-	for (r.claim.Load() || r.held.Load() || c.paused.Load()) && !c.dead.Load() {
+	for (r.claim.Taken() || r.held.Load() || c.paused.Load()) && !c.dead.Load() {
 		c.leaveTurn()
 		if ration == nil && c.paused.Load() && c.owes.Load() < maxReplies && c.awaitsPeer() {
 			if timer == nil {
@@ -199,7 +179,7 @@ func (c *conn) rest() {
 }
 
 // hasTasks reports whether there are tasks that have not begun.
-func (c *conn) hasTasks() bool { return c.role.left.Load() > 0 }
+func (c *conn) hasTasks() bool { return c.role.tasks.Waiting() > 0 }
 
 // release gives the role back. If the connection has ended, it lets go of memory.
 func (c *conn) release() {
@@ -208,7 +188,7 @@ func (c *conn) release() {
 	if c.dead.Load() {
 		c.abortRx()
 	}
-	if r.bg.Load() == bgResting && !r.claim.Load() {
+	if r.bg.Load() == bgResting && !r.claim.Taken() {
 		c.wake()
 	}
 }
@@ -226,7 +206,7 @@ func (c *conn) handBack() {
 	if r.yielded.Load() && r.yielded.Swap(false) {
 		r.yieldCredit.Store(-yieldBackoff << min(r.yieldMisses.Add(1)-1, yieldBackoffMost))
 	}
-	if r.claim.Swap(false) {
+	if r.claim.End() {
 		c.wake()
 	}
 }
@@ -243,7 +223,7 @@ func (c *conn) serve(gen uint32) bool {
 		c.enterTurn() // does nothing if readable has begun the turn
 	}
 	within := false
-	for hot := r.begun.Load() > 0 || t.from > 0; ; {
+	for hot := r.tasks.Begun() > 0 || t.from > 0; ; {
 		ran, mine := c.runTasks(gen, &s)
 		if !mine {
 			return false
@@ -251,24 +231,24 @@ func (c *conn) serve(gen uint32) bool {
 		if ran {
 			c.enterTurn()
 		}
-		if sockio.Direct && !within && shared.crowded() {
+		if sockio.Direct && !within && shared.crowded(c) {
 			return true // parking costs less than a vain read, and the poller finds bytes that are there
 		}
-		if c.dead.Load() || r.claim.Load() || !r.held.CompareAndSwap(false, true) {
+		if c.dead.Load() || r.claim.Taken() || !r.held.CompareAndSwap(false, true) {
 			return true
 		}
 		got := c.receive()
 		within = c.rx.body
 		c.yieldReader()
 		c.offerTasks()
-		if shared.crowded() {
+		if shared.crowded(c) {
 			c.unstage()
 		}
 		c.release()
 		switch {
 		case got || ran:
 			s.Found()
-			c.yield(&t)
+			c.yield(&t, &s)
 		case !hot:
 			return true
 		default:
@@ -296,8 +276,9 @@ const (
 )
 
 // yield lets the readers of other connections run at the end of a turn, because the reader of a peer that sends without pause
-// would otherwise keep the processor until the scheduler preempts it after 10 ms.
-func (c *conn) yield(t *turn) {
+// would otherwise keep the processor until the scheduler preempts it after 10 ms. It gives back the right to spin, because another
+// goroutine may spin while this reader waits for its next turn.
+func (c *conn) yield(t *turn, s *spinner) {
 	r := &c.role
 	now := c.rxBytes.Load()
 	if now-t.from < uint64(r.turn.Load()) {
@@ -315,68 +296,43 @@ func (c *conn) yield(t *turn) {
 			r.turn.Store(min(2*r.turn.Load(), turnBytes))
 		}
 	}
+	s.End()
 	c.nextTurn()
 	t.begun = time.Now()
 }
 
 // offerTasks gives the tasks of one read to the background goroutine, which is the caller. It has the read role.
 func (c *conn) offerTasks() {
-	c.role.fresh = append(c.role.fresh, c.rx.tasks...)
-	c.role.left.Add(int32(len(c.rx.tasks)))
+	c.role.tasks.Offer(c.rx.tasks)
 	clear(c.rx.tasks)
 	c.rx.tasks = c.rx.tasks[:0]
 }
 
-// runTasks runs the tasks that have not begun, while others may spin. mine is false when another goroutine has taken over.
+// runTasks gives back the right to spin, and runs the tasks that have not begun. mine is false when another goroutine has taken over.
 func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
-	for ran || c.hasTasks() { // a goroutine that is not in a task is not replaced, so there is nothing to look for
-		if !ran { // the first task has not begun: from then on another goroutine may replace this one, take a place and end the collecting
-			c.leaveTurn()
-			if len(c.role.fresh) > 1 {
-				c.setCork(true)
-			}
+	if !c.hasTasks() { // the goroutine is still the background goroutine, because only one in a task is replaced
+		return false, true
+	}
+	r := &c.role
+	c.leaveTurn() // before the first task begins, because a goroutine that replaces this one uses role.place from then on
+	if r.tasks.Waiting() > 1 {
+		c.setCork(true)
+	}
+	r.bg.Store(bgInTask)
+	c.watch()
+	s.End()
+	for {
+		t, more, mine := r.tasks.Next(gen)
+		if !mine {
+			return true, false
 		}
-		t, mine := c.nextTask(gen)
-		if t == nil {
-			return ran, mine
+		if !more {
+			r.bg.Store(bgActive)
+			c.uncork()
+			return true, true
 		}
-		ran = true
-		s.End()
 		t.Run()
 	}
-	return ran, true
-}
-
-// nextTask ends a task and begins the next one, if there is one.
-func (c *conn) nextTask(gen uint32) (t na.Task, mine bool) {
-	r := &c.role
-	r.mu.Lock()
-	if r.gen != gen {
-		r.mu.Unlock()
-		return nil, false
-	}
-	r.tasks = append(r.tasks, r.fresh...)
-	clear(r.fresh)
-	r.fresh = r.fresh[:0]
-	r.inTask = r.next < len(r.tasks)
-	if r.inTask {
-		t = r.tasks[r.next]
-		r.next++
-		r.left.Add(-1)
-		r.begun.Add(1)
-		r.bg.Store(bgInTask)
-	} else {
-		clear(r.tasks)
-		r.tasks, r.next = r.tasks[:0], 0
-		r.bg.Store(bgActive)
-	}
-	r.mu.Unlock()
-	if t != nil {
-		c.ep.watch.add(c)
-	} else {
-		c.uncork()
-	}
-	return t, true
 }
 
 // takeOver replaces the background goroutine if it is still in the task that began as number begun: the new one reads,
@@ -386,19 +342,15 @@ func (c *conn) takeOver(begun uint64) {
 	if r.bg.Load() != bgInTask {
 		return
 	}
-	r.mu.Lock()
-	stuck := r.inTask && r.begun.Load() == begun
-	if stuck {
-		r.gen++
-		gen := r.gen
-		r.inTask = false
-		r.bg.Store(bgActive)
-		c.ep.replace(func() { c.background(gen) })
+	c.ep.runners.Add() // counts the old goroutine; before Replace, because the old goroutine may end right after it
+	next, ok := r.tasks.Replace(begun)
+	if !ok {
+		c.ep.runners.Done()
+		return
 	}
-	r.mu.Unlock()
-	if stuck {
-		c.uncork()
-	}
+	r.bg.Store(bgActive)
+	c.uncork()
+	go c.background(next) // endpoint.wg counts this goroutine instead of the old one
 }
 
 // setCork sets corked.

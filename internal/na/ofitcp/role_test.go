@@ -399,7 +399,7 @@ func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		until(t, "driver", func() bool { return own.role.held.Load() && own.role.claim.Load() })
+		until(t, "driver", func() bool { return own.role.held.Load() && own.role.claim.Taken() })
 		send(c, stop)
 	})
 	back := make(chan struct{})
@@ -468,11 +468,11 @@ func TestDriverMayNotSpin(t *testing.T) {
 	other := spins.Spin(true)
 	until(t, "the right to spin", other.Begin)
 	defer other.End()
-	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked && !role.claim.Load() })
-	role.claim.Store(true) // as a driver does that is gone; the watcher does not know
+	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked && !role.claim.Taken() })
+	role.claim.Take() // as a driver does; without Watcher.Add, so that no look of the watcher ends the claim
 	until(t, "end of the claim", func() bool {
 		cl.Drive(to, new(na.Event))
-		return !role.claim.Load()
+		return !role.claim.Taken()
 	})
 	c.must(t, []byte("x"))
 }

@@ -17,6 +17,11 @@ const (
 	stageBytes = 16<<10 - 64
 	// readBytes is about how much one call reads, which bounds for how long memory is in use.
 	readBytes = 2 << 20
+	// bulkRead is the number of bytes that one read takes from the next message while the peer sends large payloads. Few bytes of a payload
+	// then pass through the stage, and a typical response or request still needs only one read.
+	bulkRead = 1 << 10
+	// bulkMessages is the number of small messages after a large payload for which the reader expects another large payload.
+	bulkMessages = 16
 	// rxVectors is how many pieces of memory one read fills.
 	rxVectors = 60
 )
@@ -26,15 +31,15 @@ type stage [stageBytes]byte
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// rxState is the receiving half of a connection, the read role's own.
+// rxState is the receiving half of a connection. Only the goroutine that holds the read role uses it.
 //
-// Small messages are read into the stage, many at a time, and handled there. Of a message that is larger, or has a known
-// place, only the bytes that came together with its header pass through the stage: the rest is read straight into its place, and behind
-// it only as much as the header of another message of the kind, so that its payload is read straight, too.
+// Small messages are read into the stage, many at a time, and handled there. If a payload is larger, or belongs into memory of an operation,
+// only the bytes that came together with its header pass through the stage: the rest is read into its memory directly. The same read takes
+// only bulkRead bytes of the messages behind it, so that few bytes of the next payload pass through the stage.
 type rxState struct {
 	stage *stage // nil while there is nothing in it
 	r, w  int    // unhandled bytes in stage
-	guess int    // if not 0: how many bytes to read of the next header
+	bulk  int    // number of further small messages of which only bulkRead bytes are read at a time
 
 	m    message
 	body bool   // m's payload is under way
@@ -83,7 +88,7 @@ func (c *conn) receive() bool {
 	c.rxBytes.Add(uint64(n))
 	c.spend(n)
 	c.touch()
-	shared.heard(c.pair)
+	shared.heard(c)
 	c.spins.Answered()
 	c.arrived(n)
 	c.parse()
@@ -149,19 +154,19 @@ func (c *conn) read() (int, error) {
 	return n, err
 }
 
-// expectedHeader is how much to read of the next message if the stage is empty: only the header if the payload belongs
-// elsewhere.
+// expectedHeader returns the number of bytes to read into an empty stage. It is hardly more than a header if the payload of the next message
+// probably belongs into other memory.
 func (c *conn) expectedHeader() int {
-	if c.readsOut.Load() > 0 {
+	switch {
+	case c.readsOut.Load() > 0:
 		return baseLen
-	}
-	if g := c.rx.guess; g > 0 {
-		return g
+	case c.rx.bulk > 0:
+		return bulkRead
 	}
 	return stageBytes
 }
 
-// largePayload is from which size on a payload has the reading of the next message behind it stop at its header.
+// largePayload is the least size in bytes of a payload after which the reader expects further large payloads (bulkMessages).
 const largePayload = 32 << 10
 
 // planBody lists the memory that the rest of the payload belongs to, and marks it as in use; and behind it, if that is
@@ -190,7 +195,7 @@ func (c *conn) planBody(p [][]byte) [][]byte {
 	if n == rx.left {
 		behind := stageBytes
 		if rx.m.payload >= largePayload {
-			behind = rx.m.hdr
+			behind = bulkRead
 		}
 		p = append(p, rx.stage[:behind])
 	}

@@ -94,7 +94,9 @@ func (c *conn) consume(n int) []byte {
 	rx := &c.rx
 	p := rx.stage[rx.r+n : rx.r+n+int(rx.m.payload)]
 	rx.r += n + int(rx.m.payload)
-	rx.guess = 0
+	if rx.bulk > 0 {
+		rx.bulk--
+	}
 	return p
 }
 
@@ -102,9 +104,8 @@ func (c *conn) consume(n int) []byte {
 func (c *conn) startBody(s sink) {
 	rx := &c.rx
 	rx.body, rx.left, rx.sink, rx.got = true, rx.m.payload, s, 0
-	rx.guess = 0
-	if rx.m.payload >= largePayload && s != sinkRead { // behind the last answer to a read other messages come
-		rx.guess = rx.m.hdr
+	if rx.m.payload >= largePayload {
+		rx.bulk = bulkMessages
 	}
 }
 

@@ -10,34 +10,44 @@ import (
 // spinner is one wait for bytes of a connection, in which a goroutine reads again after a read without bytes instead of parking.
 type spinner struct {
 	progress.Spin
-	ep     *Endpoint
+	c      *conn
 	rounds int       // vain reads
 	end    time.Time // a driver's: when driveTime is over; set when the clock is first looked at
 }
 
 // spinner returns a wait on c. driver says that the goroutine waits for the result of its own call; it spins before others.
-func (c *conn) spinner(driver bool) spinner { return spinner{Spin: c.spins.Spin(driver), ep: c.ep} }
+func (c *conn) spinner(driver bool) spinner { return spinner{Spin: c.spins.Spin(driver), c: c} }
 
 // pollRounds is the number of vain reads after which a spinning goroutine looks at the other connections of the process. lateRounds is
 // the number after which a driver looks at the clock, because a spin may be longer than driveTime.
 const (
-	pollRounds = 16
+	pollRounds = 64
 	lateRounds = 64
 )
 
-// begin reports whether the goroutine may spin. It may not while the process is crowded, because the poller watches the connection then.
-func (s *spinner) begin() bool { return sockio.Direct && !shared.crowded() && s.Begin() }
+// begin reports whether the goroutine may spin. It may not while the connection is in a crowd, because the poller
+// watches the connection then.
+func (s *spinner) begin() bool {
+	if !sockio.Direct || shared.crowded(s.c) || !s.Begin() {
+		return false
+	}
+	s.c.sock.Stand(false)
+	return true
+}
 
 // vain reports whether the goroutine reads once more. The goroutine calls it after a read without bytes. within says that a part of a
 // message has come.
 func (s *spinner) vain(within bool) bool {
 	s.Within = within
-	if !sockio.Direct || shared.crowded() || !s.Vain() {
+	if !sockio.Direct || shared.crowded(s.c) || !s.Vain() {
 		return false
 	}
+	if s.rounds == 0 {
+		s.c.sock.Stand(false)
+	}
 	s.rounds++
-	if s.rounds%pollRounds == 0 && s.ep.poller.Poll() > 0 {
-		s.ep.cfg.Progress.HandOver()
+	if s.rounds%pollRounds == 0 && s.c.ep.poller.Poll() > 0 {
+		s.c.ep.cfg.Progress.HandOver()
 	}
 	return true
 }

@@ -12,6 +12,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // TestTurnsOfHosts queues goroutines of three hosts. The next place goes to the host that has used the least time, however many
@@ -296,7 +297,7 @@ func TestTurnsOfReplaced(t *testing.T) {
 	var replacing sync.WaitGroup
 	replacing.Go(func() {
 		for ; !over.Load(); runtime.Gosched() {
-			own.takeOver(own.role.begun.Load())
+			own.takeOver(own.role.tasks.Begun())
 		}
 	})
 	for tag := range uint32(300) {
@@ -346,28 +347,35 @@ func TestAnswersOfOneRead(t *testing.T) {
 	}
 }
 
-// TestTurnLength checks that a reader that is slow reads less in its next turn, and a fast one more.
+// TestTurnLength checks that a slow turn makes the reader's next turn shorter, and a fast turn makes it longer, and that the reader gives back
+// the right to spin at the end of a turn.
 func TestTurnLength(t *testing.T) {
 	a, b := openEcho(t, Config{}), openEcho(t, Config{})
 	newClient(a, addrOf(t, a, b), 0).must(t, []byte("x"))
 	newClient(a, addrOf(t, a, openEcho(t, Config{})), 0).must(t, []byte("x")) // one connection alone takes no turns
 	c := a.peer(b.self).conn.Load()
 	now := c.rxBytes.Load()
+	var source progress.Source
+	source.Init(progress.NewFixed(time.Millisecond), progress.Socket)
+	spin, other := spinner{Spin: source.Spin(true)}, source.Spin(true)
+	defer other.End()
+	until(t, "the reader may spin", spin.Begin)
 	slow := turn{from: now - turnBytes, begun: time.Now().Add(-time.Second)}
 	for want := turnBytes / 2; want > turnLeast; want /= 2 {
-		c.yield(&slow)
+		c.yield(&slow, &spin)
 		if got := int(c.role.turn.Load()); got != want {
 			t.Fatalf("%d bytes after a long turn, want %d", got, want)
 		}
 		slow = turn{from: now - turnBytes, begun: time.Now().Add(-time.Second)}
 	}
 	fast := turn{from: now - turnBytes, begun: time.Now().Add(time.Second)}
-	c.yield(&fast)
+	until(t, "another goroutine may spin after the end of the turn", other.Begin)
+	c.yield(&fast, &spin)
 	if got := c.role.turn.Load(); got <= turnLeast {
 		t.Errorf("%d bytes after a short turn", got)
 	}
 	short := turn{from: now}
-	if c.yield(&short); !short.begun.IsZero() {
+	if c.yield(&short, &spin); !short.begun.IsZero() {
 		t.Error("the turn is over although nothing was read")
 	}
 }

@@ -15,6 +15,13 @@ const (
 	scratchBytes = 4 << 10   // headers
 	corkBytes    = 16 << 10  // small answers that leave together
 	corkMessage  = corkBytes // the largest answer that is copied for it
+
+	// A batch of leadFrom bytes or more is written by two calls, the first of which writes the lead (see leadOf). The kernel passes data on when
+	// a packet of 64 KiB is full or the call ends, so the receiver copies the lead while the sender copies the rest. One call writes the rest,
+	// because each further call would end a packet early.
+	leadFrom  = 48 << 10
+	leadWhole = 128 << 10 // the size of a batch from which on the lead is only leadLeast
+	leadLeast = 24 << 10
 )
 
 // txState is the sending half of a connection: a batch of messages in the order of the stream.
@@ -24,10 +31,12 @@ type txState struct {
 	scratch []byte // fixed capacity: vectors point into it
 	spare   []byte // takes turns with conn.cork
 	marks   []mark
-	done    int  // marks that are over
-	drained bool // settle has found nothing to send after the batch was written
-	queued  uint64
-	written uint64
+	done    int      // number of marks, from the first one on, with ends that the written part of the stream has reached
+	drained bool     // settle has found nothing to send after the batch was written
+	begin   uint64   // position at which the batch begins
+	queued  uint64   // position at which it ends
+	written uint64   // position up to which the stream is written
+	lead    [][]byte // memory for the result of next
 	ended   []ended
 }
 
@@ -45,6 +54,7 @@ type mark struct {
 
 func (t *txState) init() {
 	t.iov = make([][]byte, 0, batchVectors+4)
+	t.lead = make([][]byte, 0, 4)
 	t.marks = make([]mark, 0, 8)
 }
 
@@ -106,7 +116,8 @@ func (c *conn) transmit() {
 		if c.tx.at == len(c.tx.iov) && (c.tx.drained || !c.fill()) {
 			return // a goroutine that queues an item later sets c.want
 		}
-		n, err := guarded(c.sock.TryWritev, c.tx.iov[c.tx.at:])
+		n, err := guarded(c.sock.TryWritev, c.tx.next())
+		clear(c.tx.lead)
 		switch {
 		case err == nil:
 			c.txBytes.Add(uint64(n))
@@ -123,6 +134,35 @@ func (c *conn) transmit() {
 	if !c.dead.Load() {
 		c.want.Store(true) // once the batch is swept
 	}
+}
+
+// leadOf returns the number of bytes of the lead of a batch of n bytes, or n if the batch has no lead. The receiver copies about twice as fast
+// as the sender, and has to copy the rest after the sender has. The lead of a batch in one or two packets is therefore two thirds of it: the
+// receiver has copied the lead when the rest comes. A larger batch fills several packets, which overlap without a lead.
+func leadOf(n uint64) int {
+	switch {
+	case n < leadFrom:
+		return int(n)
+	case n < leadWhole:
+		return int(n * 2 / 3)
+	}
+	return leadLeast
+}
+
+// next returns the vectors for the next call of TryWritev: all bytes that are not written, or only the lead if the call is the first for a
+// batch that has one.
+func (t *txState) next() [][]byte {
+	rest := t.iov[t.at:]
+	if t.written != t.begin || t.queued-t.begin < leadFrom {
+		return rest
+	}
+	t.lead = t.lead[:0]
+	for left := leadOf(t.queued - t.begin); left > 0; rest = rest[1:] {
+		b := rest[0][:min(left, len(rest[0]))]
+		t.lead = append(t.lead, b)
+		left -= len(b)
+	}
+	return t.lead
 }
 
 // block leaves the writing to a goroutine that waits for room in the socket. The next connection has another one, if it
@@ -168,17 +208,17 @@ func (c *conn) fill() bool {
 	clear(t.iov)
 	clear(t.marks)
 	t.iov, t.at, t.marks, t.done, t.scratch = t.iov[:0], 0, t.marks[:0], 0, t.scratch[:0]
-	start := t.queued
+	t.begin = t.queued
 	c.mu.Lock()
 	c.canceled = c.canceled[:0] // they were not in a batch
 	if len(c.cork) > 0 {
 		t.add(c.cork)
 		c.cork, t.spare = t.spare[:0], c.cork
 	}
-	for c.replies.len() > 0 && t.room(start, maxIOV) {
+	for c.replies.len() > 0 && t.room(maxIOV) {
 		c.fillReply()
 	}
-	for c.queue.len() > 0 && t.room(start, maxPieces) {
+	for c.queue.len() > 0 && t.room(maxPieces) {
 		c.fillItem()
 	}
 	c.batched = len(t.marks)
@@ -188,8 +228,8 @@ func (c *conn) fill() bool {
 }
 
 // room reports whether the batch takes a message of a header and some pieces.
-func (t *txState) room(start uint64, pieces int) bool {
-	return t.queued-start < batchBytes && len(t.iov)+1+pieces <= batchVectors+1 && len(t.scratch)+maxHeader <= scratchBytes
+func (t *txState) room(pieces int) bool {
+	return t.queued-t.begin < batchBytes && len(t.iov)+1+pieces <= batchVectors+1 && len(t.scratch)+maxHeader <= scratchBytes
 }
 
 func (t *txState) add(b []byte) {

@@ -80,7 +80,7 @@ func TestNothingIsPostedBeforeAdoption(t *testing.T) {
 	c.mu.Lock()
 	credits, owed := c.credits, c.owed
 	c.mu.Unlock()
-	if credits != 1 || owed != len(c.receives)-1 {
+	if credits != 1 || owed != c.shape.window-1 {
 		t.Errorf("%d credits and %d receives to grant, so a packet has been posted", credits, owed)
 	}
 	if err := c.qp.Close(); err != nil {

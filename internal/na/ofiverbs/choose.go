@@ -19,8 +19,8 @@ type place struct {
 	self netip.Addr     // the address that peers get
 }
 
-// choose returns the place for the address string address on a device, see [Config].Address.
-func choose(address string, attr *verbs.DeviceAttr, listen bool) (place, error) {
+// choose returns the place for the address string address on a device, see [Config].Address. If subnet is valid the address lies in it.
+func choose(address string, attr *verbs.DeviceAttr, subnet netip.Prefix, listen bool) (place, error) {
 	fail := func(kind na.Kind, format string, args ...any) (place, error) {
 		return place{}, &na.Error{Kind: kind, Op: "choose address", Addr: address, Err: fmt.Errorf(format, args...)}
 	}
@@ -41,7 +41,7 @@ func choose(address string, attr *verbs.DeviceAttr, listen bool) (place, error) 
 	if err != nil {
 		return fail(na.Invalid, "%w", err)
 	}
-	addrs := deviceAddrs(attr, listen && host == "")
+	addrs := deviceAddrs(attr, listen && host == "" && !subnet.IsValid())
 	list := addrs
 	at := place{bind: netip.AddrPortFrom(netip.Addr{}, port)}
 	ip, notIP := netip.ParseAddr(host)
@@ -58,6 +58,12 @@ func choose(address string, attr *verbs.DeviceAttr, listen bool) (place, error) 
 		if list, err = ofInterface(host, list); err != nil {
 			return fail(na.NotAvailable, "%q is neither an address nor an interface of this host with an address of device %s, which has %v: %w", host, attr.Name, addrs, err)
 		}
+	}
+	if subnet.IsValid() {
+		list = slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !subnet.Contains(a) })
+	}
+	if len(list) == 0 && subnet.IsValid() {
+		return fail(na.NotAvailable, "device %s has no address that fits and lies in the subnet %v; it has %v", attr.Name, subnet, addrs)
 	}
 	if len(list) == 0 {
 		return fail(na.NotAvailable, "device %s has no address that fits; it has %v", attr.Name, addrs)

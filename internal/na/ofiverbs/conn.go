@@ -1,11 +1,9 @@
 package ofiverbs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,14 +13,15 @@ import (
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
+	"cinnabar/internal/progress"
 	"cinnabar/verbs"
 )
 
 // conn is a connection: a queue pair with its completion queue and its buffers.
 //
-// Its goroutine, run, polls the completion queue for Config.Spin after each completion, then arms it and parks. A goroutine that waits
-// for an operation polls in its place (drive). Only the holder of polling processes completions, so messages of a peer are handed on in
-// the order in which they came.
+// Its goroutine, run, polls the completion queue until its spin ends (package progress), then arms the queue and parks. A goroutine that
+// waits for an operation polls in place of run (drive). Only the holder of polling processes completions, so messages of a peer are handed
+// on in the order in which they came.
 //
 //	newConn -> begin -> adopted by the endpoint: run --(fail, or the end of the queue pair)--> release
 type conn struct {
@@ -36,23 +35,49 @@ type conn struct {
 	flow      bool   // packets need credits
 
 	cq       *verbs.CQ
+	parker   verbs.CQParker // the driver of cq; nil: the device does not implement it
 	qp       *verbs.QP
 	vc       *verbs.Conn // nil until the connection is made
-	recvMR   *verbs.MR
+	shape    *shape
+	receives receives     // of the connection alone, or those of shared
+	shared   *sharedQueue // nil: the connection has a receive queue of its own
 	sendMR   *verbs.MR
 	confirm  verbs.RemoteAddr // a byte of the peer, read behind writes that the device does not confirm
 	byteMR   *verbs.MR        // the sink of that read; nil: writes are not confirmed
-	receives []verbs.RecvWR   // one for each buffer; never changed
 
 	stop   chan struct{} // closed by fail
+	gone   chan struct{} // closed when the objects of the connection are released and it is no longer counted
 	dead   atomic.Bool   // set by fail
-	wanted atomic.Int32  // goroutines in drive
-	resume chan struct{} // capacity 1: the last goroutine has left drive
+	later  atomic.Bool   // flushSoon or gather has left work to the next call of flushLater
+	resume chan struct{} // capacity 1: the goroutine of the connection may have to poll again
 
-	polling sync.Mutex // lock order: before mu
+	source   progress.Source
+	parkOver func() bool    // hasWork, made once
+	wanted   atomic.Int32   // goroutines that poll in drive
+	claim    progress.Claim // taken while drivers poll, so that the goroutine of the connection does not
+	parked   atomic.Bool    // a goroutine has perhaps left drive without its event, and has parked
+	serves   atomic.Bool    // the peer has sent a request
+	yielded  yielded
+	moving   atomic.Int32 // transfers that are not over
+	turns    turns
+	twoEnds  bool // upLocked has counted the connection by AddPair, and lost has not undone that; guarded by the peer's mutex
+
+	touched atomic.Uint64 // number of connections of the endpoint at the last use of this one, see touch
+
+	heard atomic.Bool // a packet of the peer, or an answer of its device, has come since the last look of the watcher
+	seen  seen        // used by the endpoint's watcher alone
+
+	polling    sync.Mutex // lock order: before mu
+	background bool       // the goroutine of the connection polls; guarded by polling
 	// +checklocks:polling
 	wcs [pollBatch]verbs.WC
-	in  na.Message // the request that the handler is given; of the holder of polling
+	// handed is true if the handler took a request during this poll and returned no task for it, because it runs on another goroutine.
+	// +checklocks:polling
+	handed bool
+	// again holds receives that are posted again at the end of the poll.
+	// +checklocks:polling
+	again []verbs.RecvWR
+	in    na.Message // the request that the handler gets; guarded by polling
 
 	mu invariants.Mutex
 	// open says that packets may be sent: on the passive side of some devices only after the first packet of the peer.
@@ -67,38 +92,58 @@ type conn struct {
 	// credits is the number of packets that the peer has room for.
 	// +checklocks:mu
 	credits uint64
+	// window is the number of receives that the peer has credits for or is owed.
+	// +checklocks:mu
+	window int
 	// owed is the number of receives that are posted and not granted to the peer.
 	// +checklocks:mu
 	owed int
+	// allowed is the number of packets that the peer may still send. It counts for a connection with a shared receive queue only.
+	// +checklocks:mu
+	allowed int
 	// queue holds, from head on, messages that wait for a credit or a slot.
 	// +checklocks:mu
 	queue []item
 	// +checklocks:mu
 	head int
+	// responses is the number of responses in queue.
+	// +checklocks:mu
+	responses int
+	// posted is the number of messages that have left queue for the device.
+	// +checklocks:mu
+	posted uint64
+	// probing says that the read of probeLocked is under way.
+	// +checklocks:mu
+	probing bool
+	// answered is closed when that read completes; nil: no goroutine waits for that.
+	// +checklocks:mu
+	answered chan struct{}
 	// free lists the slots of sendMR that are not in use.
 	// +checklocks:mu
 	free []int
 	// +checklocks:mu
 	moves oneSided
-	// wr and sge are used for each post.
+	// batch and sges are the work requests that flushLocked posts together. Request batch[i] has the piece of memory sges[i].
 	// +checklocks:mu
-	wr [1]verbs.SendWR
+	batch []verbs.SendWR
 	// +checklocks:mu
-	sge [1]verbs.SGE
+	sges []verbs.SGE
+	// corked says that flush posts nothing, because the responses of several tasks are posted together.
+	// +checklocks:mu
+	corked bool
+	// tended is the number of goroutines that poll and call flushLater between two polls.
+	// +checklocks:mu
+	tended int
 }
 
 const (
-	pollBatch = 16 // completions
+	pollBatch = 64 // completions
 	// fewEndings is the number of operations that end at a time without an allocation.
 	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
 	// endTime bounds the orderly end of a connection.
 	endTime = time.Second
-	// spinRounds is the number of polls between two readings of the clock, after each of which other goroutines may run.
-	spinRounds = 16
-	// driveTime is the longest time that a driver polls while completions for others come.
-	driveTime = 20 * time.Millisecond
 )
 
 // The id of a work request has its kind in the upper half, and the number of its slot in the lower half.
@@ -106,18 +151,25 @@ const (
 	idReceive = iota << 32
 	idSend
 	idOneSided
+	idProbe
 	idKind = math.MaxUint32 << 32
 )
 
 // newConn makes the queues and the memory of a connection that does not exist yet. After an error nothing is left of it.
-func newConn(p *peer, account *hostquota.Account) (*conn, error) {
+// If share is true, the connection shares a receive queue when the endpoint has more than Config.OwnQueues connections.
+func newConn(p *peer, account *hostquota.Account, share bool) (*conn, error) {
 	e := p.ep
 	c := &conn{
-		ep: e, peer: p, account: account, index: e.nextIndex(), stop: make(chan struct{}), resume: make(chan struct{}, 1),
+		ep: e, peer: p, account: account, index: e.nextIndex(), shape: &e.shape, stop: make(chan struct{}), gone: make(chan struct{}), resume: make(chan struct{}, 1),
 		origin: &origin{peer: p, done: make(chan struct{})},
 	}
 	c.origin.conn.Store(c)
-	if err := c.build(); err != nil {
+	c.turns.watch.Init(c)
+	c.source.Init(e.cfg.Progress, progress.Socket)
+	c.source.Relieve(&e.watcher) // Look takes c.mu, which no waiter holds
+	c.parkOver = c.hasWork
+	many := e.made.Add(1) > int64(e.cfg.OwnQueues)
+	if err := c.build(share && many && e.sharedShape.receives > 0); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
 	return c, nil
@@ -132,30 +184,37 @@ func (e *Endpoint) nextIndex() uint32 {
 	}
 }
 
-// build makes the queues and the memory.
-func (c *conn) build() (err error) {
-	e, s := c.ep, &c.ep.shape
+// build makes the queues and the memory. share says that the connection gets a place in a shared receive queue, if there is one for it.
+func (c *conn) build(share bool) (err error) {
+	e := c.ep
+	if share {
+		c.shared = e.join()
+	}
+	if c.shared != nil {
+		c.shape, c.receives = &e.sharedShape, c.shared.receives
+	}
+	s := c.shape
 	if c.cq, err = e.cfg.Device.CreateCQ(s.depth()); err != nil {
 		return err
 	}
-	c.qp, err = e.pd.CreateQP(verbs.QPConfig{
-		SendCQ: c.cq, MaxSendWR: s.slots + s.oneSided, MaxRecvWR: s.receives, MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true,
-	})
-	if err != nil {
+	c.parker, _ = c.cq.Driver().(verbs.CQParker)
+	if f, ok := c.cq.Driver().(progress.Follower); ok {
+		f.Follow(e.cfg.Progress, &e.watcher)
+	}
+	cfg := verbs.QPConfig{SendCQ: c.cq, MaxSendWR: s.sends(), MaxRecvWR: s.receives, MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true}
+	if c.shared != nil {
+		cfg.SRQ = c.shared.srq
+	}
+	if c.qp, err = e.pd.CreateQP(cfg); err != nil {
 		return err
 	}
-	if c.recvMR, err = e.pd.RegMR(make([]byte, s.receives*s.receive), verbs.LocalWrite); err != nil {
+	if c.sendMR, err = e.regMR(make([]byte, s.slots*s.receive), 0); err != nil || c.shared != nil {
 		return err
 	}
-	if c.sendMR, err = e.pd.RegMR(make([]byte, s.slots*s.receive), 0); err != nil {
+	if c.receives, err = e.newReceives(s.receives, s.receive); err != nil {
 		return err
 	}
-	sges := make([]verbs.SGE, s.receives)
-	for i := range s.receives {
-		sges[i] = c.recvMR.SGE(i*s.receive, s.receive)
-		c.receives = append(c.receives, verbs.RecvWR{ID: idReceive | uint64(i), SGL: sges[i : i+1]})
-	}
-	_, err = c.qp.PostRecv(c.receives)
+	_, err = c.qp.PostRecv(c.receives.wrs)
 	return err
 }
 
@@ -166,7 +225,7 @@ func (c *conn) confirmBy(at verbs.RemoteAddr, ok bool) (err error) {
 		return nil
 	}
 	c.confirm = at
-	c.byteMR, err = c.ep.pd.RegMR(make([]byte, 1), c.ep.sinkAccess(false))
+	c.byteMR, err = c.ep.regMR(make([]byte, 1), c.ep.sinkAccess(false))
 	return err
 }
 
@@ -181,10 +240,13 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = !passive || !caps.Has(verbs.CapActiveFirst) || caps.Has(verbs.CapPassiveSend)
-	c.credits = 1
-	c.owed = len(c.receives) - 1
-	c.moves.init(c.ep.shape.oneSided)
-	for i := range c.ep.shape.slots {
+	c.credits, c.allowed = 1, 1
+	c.window = c.shape.window
+	c.owed = c.window - 1
+	c.moves.init(c.shape.oneSided)
+	most := c.shape.slots + c.shape.oneSided
+	c.batch, c.sges = make([]verbs.SendWR, 0, most), make([]verbs.SGE, 0, most)
+	for i := range c.shape.slots {
 		c.free = append(c.free, i)
 	}
 }
@@ -192,10 +254,21 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 // release closes the connection and all of its objects. Afterwards the device does not use their memory any more.
 func (c *conn) release() error {
 	var errs []error
+	if c.shared != nil && c.qp != nil {
+		errs = append(errs, c.returnReceives())
+	}
 	if c.qp != nil {
 		errs = append(errs, c.qp.Close())
 	}
-	for _, mr := range []*verbs.MR{c.recvMR, c.sendMR, c.byteMR} {
+	own := c.receives.mr
+	if c.shared != nil {
+		own = nil
+		c.mu.Lock()
+		window := max(c.window, c.shape.window) // because begin has perhaps not been called
+		c.mu.Unlock()
+		errs = append(errs, c.ep.leave(c.shared, window))
+	}
+	for _, mr := range []*verbs.MR{own, c.sendMR, c.byteMR} {
 		if mr != nil {
 			errs = append(errs, mr.Close())
 		}
@@ -203,7 +276,29 @@ func (c *conn) release() error {
 	if c.cq != nil {
 		errs = append(errs, c.cq.Close())
 	}
+	c.ep.made.Add(-1)
 	return errors.Join(errs...)
+}
+
+// returnReceives posts the receives again that the connection has taken from its shared queue and that run has not processed.
+func (c *conn) returnReceives() error {
+	_ = c.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}) // so that the device ends the receive of a packet that has begun
+	var wcs [pollBatch]verbs.WC
+	for {
+		n, err := c.cq.Poll(wcs[:])
+		if n == 0 || err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			if wcs[i].ID&idKind != idReceive {
+				continue
+			}
+			slot := wcs[i].ID & math.MaxUint32
+			if _, err := c.shared.srq.PostRecv(c.receives.wrs[slot : slot+1]); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // push queues it, and posts it if there is room. It returns false if the connection is dead. The caller holds no lock.
@@ -211,8 +306,69 @@ func (c *conn) push(it item) bool {
 	if !c.enqueue(it) {
 		return false
 	}
-	c.flush()
+	if it.request && c.peer.expected.Len() > gatherFrom {
+		c.gather()
+	} else {
+		c.flushSoon()
+	}
 	return true
+}
+
+const (
+	// gatherFrom is the number of outstanding responses above which requests are gathered. A program with that many calls under way will
+	// probably send more requests soon, and the peer is busy with the earlier ones meanwhile.
+	gatherFrom = 8
+	// gatherMost is the number of gathered messages at which they are posted at once.
+	gatherMost = 32
+)
+
+// gather leaves the last queued request to a later flush, so that several requests are posted by one call of the device. That flush comes
+// when gatherMost messages are queued, when a goroutine drives, or when the goroutine runs that gather starts for the first of them.
+func (c *conn) gather() {
+	c.mu.Lock()
+	n := len(c.queue) - c.head
+	c.mu.Unlock()
+	if n >= gatherMost || !c.later.Swap(true) && !c.ep.spawn(c.flushLater) {
+		c.later.Store(false)
+		c.flush()
+	}
+}
+
+// flushSoon calls flush, or leaves the work to the next call of flushLater. It leaves the work if a goroutine between tend and leave exists and
+// messages are under way, because that goroutine then posts this work and further work by one call of the device.
+func (c *conn) flushSoon() {
+	var buf [fewEndings]ended
+	c.mu.Lock()
+	if c.tended > 0 && len(c.free) < c.shape.slots {
+		c.later.Store(true)
+		c.mu.Unlock()
+		return
+	}
+	list := c.flushLocked(buf[:0])
+	c.mu.Unlock()
+	list.finish()
+}
+
+// flushLater posts the work that flushSoon has left to it.
+func (c *conn) flushLater() {
+	if c.later.Load() && c.later.Swap(false) {
+		c.flush()
+	}
+}
+
+// tend permits flushSoon to leave work. The caller calls flushLater after each poll, and leave in the end.
+func (c *conn) tend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tended++
+}
+
+// leave undoes tend, and posts the work that flushSoon has left.
+func (c *conn) leave() {
+	c.mu.Lock()
+	c.tended--
+	c.mu.Unlock()
+	c.flushLater()
 }
 
 // enqueue is push without posting, which the caller does by flush when it holds no lock any more.
@@ -222,11 +378,19 @@ func (c *conn) enqueue(it item) bool {
 	if c.end != nil {
 		return false
 	}
+	c.touch()
 	if it.t != nil {
 		it.t.c = c
+		c.moving.Add(1)
 		c.moves.queue = append(c.moves.queue, it.t)
 	} else {
 		c.queue = append(c.queue, it)
+		if !it.request {
+			c.responses++
+		}
+	}
+	if c.responses > maxResponses {
+		c.failSoonLocked(&unresponsive{fmt.Sprintf("the peer has not received %d responses to its requests; the limit is %d, so the peer must post receives, or have fewer calls under way", c.responses, maxResponses)})
 	}
 	return true
 }
@@ -260,18 +424,34 @@ func (list endings) finish() {
 	}
 }
 
+// cork makes flush post nothing until uncork.
+func (c *conn) cork() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.corked = true
+}
+
+// uncork ends cork, and posts the work that has come meanwhile.
+func (c *conn) uncork() {
+	c.mu.Lock()
+	c.corked = false
+	c.mu.Unlock()
+	c.flush()
+}
+
 // flushLocked posts all work for which there is room, and appends the operations that are over with it to list. If the device refuses a
 // request, the connection ends on another goroutine, because the caller may hold the locks that its end takes.
 //
 // +checklocks:c.mu
 func (c *conn) flushLocked(list endings) endings {
-	if !c.open || c.end != nil {
+	if !c.open || c.end != nil || c.corked {
 		return list
 	}
 	// A credit packet goes first, and may take the last credit, because the peer may be waiting for it to send one itself.
-	if c.flow && c.owed >= c.grantFrom() && c.credits > 0 && len(c.free) > 0 {
+	if c.flow && c.owed >= c.window/2 && c.credits > 0 && len(c.free) > 0 {
 		slot := c.takeSlotLocked()
 		c.slot(slot).putCredit(c.peerIndex, c.owed)
+		c.allowed += c.owed
 		c.owed = 0
 		c.postLocked(slot, headerLen)
 	}
@@ -280,6 +460,10 @@ func (c *conn) flushLocked(list endings) endings {
 		c.queue[c.head] = item{}
 		if c.head++; 2*c.head >= len(c.queue) { // half is free: the array is kept for further messages
 			c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
+		}
+		c.posted++
+		if !it.request {
+			c.responses--
 		}
 		slot := c.takeSlotLocked()
 		p := c.slot(slot)
@@ -293,11 +477,35 @@ func (c *conn) flushLocked(list endings) endings {
 		c.postLocked(slot, headerLen+n)
 		list = append(list, ended{op: it.op, n: int64(n)})
 	}
-	return c.moveLocked(list)
+	list = c.moveLocked(list)
+	c.postBatchLocked()
+	return list
 }
 
-// grantFrom returns the number of receives from which on they are granted.
-func (c *conn) grantFrom() int { return len(c.receives) / 2 }
+// addLocked adds a work request with its piece of memory to batch, which flushLocked posts.
+//
+// +checklocks:c.mu
+func (c *conn) addLocked(wr verbs.SendWR, sge verbs.SGE) {
+	c.batch, c.sges = append(c.batch, wr), append(c.sges, sge)
+}
+
+// postBatchLocked posts all requests of batch by one call, because the software device then needs only one system call for them.
+// If the device refuses one of them, the connection ends, and the operations of all requests fail.
+//
+// +checklocks:c.mu
+func (c *conn) postBatchLocked() {
+	if len(c.batch) == 0 {
+		return
+	}
+	for i := range c.batch {
+		c.batch[i].SGL = c.sges[i : i+1]
+	}
+	if _, err := c.qp.PostSend(c.batch); err != nil {
+		c.failSoonLocked(fmt.Errorf("post requests: %w", err))
+	}
+	clear(c.batch)
+	c.batch, c.sges = c.batch[:0], c.sges[:0]
+}
 
 // +checklocks:c.mu
 func (c *conn) takeSlotLocked() int {
@@ -309,22 +517,18 @@ func (c *conn) takeSlotLocked() int {
 
 // slot returns the memory of a slot.
 func (c *conn) slot(i int) packet {
-	n := c.ep.shape.receive
+	n := c.shape.receive
 	return packet(c.sendMR.Bytes()[i*n : (i+1)*n])
 }
 
-// postLocked posts the packet of n bytes in a slot.
+// postLocked adds a send of the packet of n bytes in a slot to batch, which flushLocked posts.
 //
 // +checklocks:c.mu
 func (c *conn) postLocked(slot, n int) {
 	if c.flow {
 		c.credits--
 	}
-	c.sge[0] = c.sendMR.SGE(slot*c.ep.shape.receive, n)
-	c.wr[0] = verbs.SendWR{ID: idSend | uint64(slot), Op: verbs.OpSend, SGL: c.sge[:]}
-	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a packet: %w", err))
-	}
+	c.addLocked(verbs.SendWR{ID: idSend | uint64(slot), Op: verbs.OpSend}, c.sendMR.SGE(slot*c.shape.receive, n))
 }
 
 // failSoonLocked ends the connection from another goroutine.
@@ -346,21 +550,74 @@ func (c *conn) poll() int {
 		c.fail(na.Unreachable, err)
 		return 0
 	}
+	if n == 0 {
+		return 0
+	}
 	for i := range c.wcs[:n] {
 		c.completed(&c.wcs[i])
 	}
-	if n > 0 {
-		c.flush()
-	}
+	c.postAgain()
+	c.flush()
 	return n
 }
 
+// postAgain posts the receives in again, all by one call.
+//
+// +checklocks:c.polling
+func (c *conn) postAgain() {
+	n := len(c.again)
+	if n == 0 {
+		return
+	}
+	if over := c.postAgainTo(); over > 0 {
+		c.violated(fmt.Errorf("%d packets more than the peer has credits for", over))
+	}
+	c.again = c.again[:0]
+}
+
+// postAgainTo posts the receives in again to their queue. It returns the number of packets among them that the peer had no credits for, which
+// only a peer with a place in a shared queue can send.
+//
+// +checklocks:c.polling
+func (c *conn) postAgainTo() (over int) {
+	n := len(c.again)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = true
+	var err error
+	if c.shared == nil {
+		_, err = c.qp.PostRecv(c.again)
+		c.owed += n
+	} else {
+		_, err = c.shared.srq.PostRecv(c.again)
+		if c.allowed -= n; c.allowed < 0 {
+			return -c.allowed
+		}
+		window := c.shared.resize(c.window, n)
+		c.owed += n + window - c.window
+		c.window = window
+	}
+	if err != nil && c.end == nil {
+		c.failSoonLocked(fmt.Errorf("post receives: %w", err))
+	}
+	return 0
+}
+
 // completed processes one completion.
+//
+// +checklocks:c.polling
 func (c *conn) completed(wc *verbs.WC) {
 	err := wc.Err()
 	slot := int(wc.ID & math.MaxUint32)
-	if wc.ID&idKind == idOneSided {
+	// A flushed read or write is over at the end of the connection (abandon), because its completion does not name the cause of that end.
+	if wc.ID&idKind == idOneSided && wc.Status != verbs.StatusWRFlushErr {
 		c.moved(slot, err)
+	}
+	if err == nil && (wc.ID&idKind != idSend || c.ep.attr.Caps.Has(verbs.CapExactStatus)) && !c.heard.Load() {
+		c.heard.Store(true)
+	}
+	if c.shared != nil && wc.ID&idKind == idReceive { // also if it has failed, because the other connections of the queue need it
+		c.again = append(c.again, c.receives.wrs[slot])
 	}
 	switch {
 	case err != nil:
@@ -373,18 +630,22 @@ func (c *conn) completed(wc *verbs.WC) {
 		c.mu.Unlock()
 	case wc.ID&idKind == idReceive:
 		c.received(slot, wc)
+	case wc.ID&idKind == idProbe:
+		c.probeEnded()
 	}
 }
 
-// received processes a packet in the buffer of a receive and posts the receive again.
+// received processes a packet in the buffer of a receive, and adds a receive of the connection's own queue to again.
+//
+// +checklocks:c.polling
 func (c *conn) received(i int, wc *verbs.WC) {
-	size := c.ep.shape.receive
+	size := c.receives.size
 	if wc.Op != verbs.WCRecv || wc.HasImm || int64(wc.Len) > int64(size) {
 		c.violated(fmt.Errorf("a receive of %d bytes completes as %v with %d bytes", size, wc.Op, wc.Len))
 		return
 	}
-	b := c.recvMR.Bytes()[i*size:][:wc.Len:wc.Len]
-	m, err := parsePacket(b)
+	c.touch()
+	m, err := parsePacket(c.receives.bytes(i, wc.Len))
 	if err == nil && m.conn != uint64(c.index) {
 		err = fmt.Errorf("a packet for connection %d on connection %d", m.conn, c.index)
 	}
@@ -402,15 +663,8 @@ func (c *conn) received(i int, wc *verbs.WC) {
 		c.expected(m.tag, m.payload)
 	case kindCredit:
 	}
-	if c.dead.Load() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open = true
-	c.owed++
-	if _, err := c.qp.PostRecv(c.receives[i : i+1]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a receive: %w", err))
+	if c.shared == nil && !c.dead.Load() {
+		c.again = append(c.again, c.receives.wrs[i])
 	}
 }
 
@@ -436,6 +690,8 @@ func (c *conn) violated(err error) {
 
 // request hands a request on. The address at its start is that of the sender. It is checked and not used: responses go over the
 // connection, because otherwise every peer could make this process dial third parties.
+//
+// +checklocks:c.polling
 func (c *conn) request(tag uint32, b []byte) {
 	e := c.ep
 	if e.cfg.Handler == nil || e.refusing.Load() {
@@ -450,15 +706,21 @@ func (c *conn) request(tag uint32, b []byte) {
 		e.broken(c.peer, causeSender, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
 		return
 	}
+	if !c.serves.Load() {
+		c.serves.Store(true)
+	}
 	c.in = na.Message{From: c.origin, Tag: tag, Data: b[n:]}
 	if t := e.cfg.Handler.Request(&c.in); t != nil {
-		e.runners.Run(t)
+		c.offer(t)
+	} else {
+		c.handed = true
 	}
 	c.in.Data = nil
 }
 
 // expected hands an expected message to its waiter. One without a waiter is dropped: it is late.
 func (c *conn) expected(tag uint32, b []byte) {
+	c.ep.endKept(c.ep.late.answered(c, tag))
 	w, ok := c.peer.expected.Take(tag)
 	if !ok {
 		return
@@ -471,182 +733,15 @@ func (c *conn) expected(tag uint32, b []byte) {
 	w.Op.Finish(int64(n), nil)
 }
 
-// fail ends the connection, unless it is ending. It completes the operations that wait for it, except reads and writes that the device
-// is working on: run completes these when the device does not use their memory any more.
-func (c *conn) fail(kind na.Kind, err error) {
-	c.mu.Lock()
-	if c.end != nil {
-		c.mu.Unlock()
-		return
-	}
-	c.end = &na.Error{Kind: kind, Op: "connection", Addr: c.peer.str, Err: err}
-	c.dead.Store(true)
-	queue := c.queue[c.head:]
-	c.queue, c.head = nil, 0
-	list := c.moves.failQueued(kind, err)
-	c.mu.Unlock()
-	c.origin.conn.Store(nil)
-	close(c.origin.done)
-	close(c.stop)
-	list.finish()
-	requests := slices.DeleteFunc(slices.Clone(queue), func(it item) bool { return !it.request })
-	responses := slices.DeleteFunc(queue, func(it item) bool { return it.request })
-	failItems(c.peer, responses, kind, err)
-	c.peer.lost(c, requests, kind, err)
-	c.ep.trace("connection ended", c.peer, err)
-}
-
-// errEnded is the cause of an end without one of the device's own.
-var errEnded = errors.New("the peer has ended the connection, or its process has ended")
-
-// run is the goroutine of the connection. At the end it releases the objects of the connection.
-func (c *conn) run() {
-	defer c.ep.drop(c)
-	c.progress()
-	c.polling.Lock()
-	defer c.polling.Unlock()
-	c.mu.Lock()
-	end := c.end
-	c.mu.Unlock()
-	if end.Kind == na.Closed { // work that was posted before, responses for example, is sent
-		ctx, cancel := context.WithTimeout(context.Background(), endTime)
-		_ = c.vc.Disconnect(ctx) // the queue pair is closed in any case
-		cancel()
-	}
-	err := c.release()
-	c.mu.Lock()
-	list := c.moves.abandon(end)
-	c.mu.Unlock()
-	list.finish()
-	c.account.Give(hostquota.Connections, 1)
-	if err != nil {
-		c.ep.cfg.Logger.Warn("objects of a connection are not released", keyPeer, c.peer.str, keyError, err)
-	}
-}
-
-// progress polls and parks until the connection ends.
-func (c *conn) progress() {
-	for !c.dead.Load() {
-		if c.wanted.Load() > 0 { // drivers poll
-			select {
-			case <-c.resume:
-			case <-c.stop:
-			}
-			continue
-		}
-		if !c.pollFor() {
-			continue
-		}
-		select {
-		case <-c.cq.Event():
-		case <-c.stop:
-		case <-c.vc.Done():
-			c.drain()
-			err := c.vc.Err()
-			if err == nil || errors.Is(err, verbs.ErrDisconnected) {
-				err = errEnded
-			}
-			c.fail(na.Unreachable, err)
-		}
-	}
-}
-
-// drain processes the completions from before the end of the connection.
-func (c *conn) drain() {
-	c.polling.Lock()
-	defer c.polling.Unlock()
-	for !c.dead.Load() && c.poll() > 0 {
-		continue
-	}
-}
-
-// pollFor polls until nothing has come for the spin time, and then arms the completion queue. It returns false if the caller must not
-// park: because of a completion behind that, a driver, or the end.
-func (c *conn) pollFor() bool {
-	c.polling.Lock()
-	defer c.polling.Unlock()
-	e := c.ep
-	if e.spinning.Add(1) <= e.maxSpin {
-		for until := time.Now().Add(e.cfg.Spin); ; {
-			found := false
-			for range spinRounds {
-				found = c.poll() > 0 || found
-				if c.dead.Load() || c.wanted.Load() > 0 {
-					e.spinning.Add(-1)
-					return false
-				}
-			}
-			now := time.Now()
-			if found {
-				until = now.Add(e.cfg.Spin)
-			} else if now.After(until) {
-				break
-			}
-			runtime.Gosched()
-		}
-	}
-	e.spinning.Add(-1)
-	if err := c.cq.Arm(false); err != nil {
-		c.fail(na.Unreachable, err)
-		return false
-	}
-	return c.poll() == 0 && !c.dead.Load()
-}
-
-// drive polls for a goroutine that waits for ev, until ev is set, or nothing has come for the spin time, or for driveTime.
-func (c *conn) drive(ev *na.Event) {
-	if ev.IsSet() || c.ep.cfg.Spin < 0 {
-		return
-	}
-	c.wanted.Add(1)
-	c.driveUntil(ev)
-	if c.wanted.Add(-1) == 0 {
-		select {
-		case c.resume <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (c *conn) driveUntil(ev *na.Event) {
-	begin := time.Now()
-	until, last := begin.Add(c.ep.cfg.Spin), begin.Add(driveTime)
-	for {
-		for range spinRounds {
-			if ev.IsSet() || c.dead.Load() {
-				return
-			}
-			if c.tryPoll() > 0 {
-				until = time.Now().Add(c.ep.cfg.Spin)
-			}
-		}
-		if now := time.Now(); now.After(until) || now.After(last) {
-			return
-		}
-		runtime.Gosched()
-	}
-}
-
-// tryPoll is poll unless another goroutine polls or the connection is dead.
-//
-// +checklocksignore: the analyser does not know TryLock
-func (c *conn) tryPoll() int {
-	if !c.polling.TryLock() {
-		return 0
-	}
-	defer c.polling.Unlock()
-	if c.dead.Load() {
-		return 0
-	}
-	return c.poll()
-}
-
 // cancel gives op up if it is one of this connection's, and reports whether that is certain.
 func (c *conn) cancel(op *na.Op) bool {
 	c.mu.Lock()
 	for i := c.head; i < len(c.queue); i++ {
 		if it := c.queue[i]; it.op == op {
 			c.queue = slices.Delete(c.queue, i, i+1)
+			if !it.request {
+				c.responses--
+			}
 			c.mu.Unlock()
 			op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.opName, Addr: c.peer.str})
 			return true
@@ -662,6 +757,13 @@ func (c *conn) cancel(op *na.Op) bool {
 func (c *conn) report() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.reportLocked()
+}
+
+// reportLocked is report for a caller that holds the lock.
+//
+// +checklocks:c.mu
+func (c *conn) reportLocked() string {
 	n := len(c.queue) - c.head
 	switch {
 	case n == 0:

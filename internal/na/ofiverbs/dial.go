@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// retryFirst and retryMax bound the time between two attempts.
-	retryFirst = 2 * time.Millisecond
-	retryMax   = 250 * time.Millisecond
 	// acceptPause follows a failure to accept.
 	acceptPause = 20 * time.Millisecond
 	// retryCount and rnrRetry are those of libfabric: 7 is the most, and for the receiver that is not ready it stands for ever.
@@ -29,11 +26,14 @@ const (
 // Causes of events in the audit trail.
 const (
 	causeShare      = "the host's share of connections, or all of them, are in use"
+	causeIdle       = "an idle connection gives way to a new one"
 	causeHandshakes = "too many unfinished handshakes"
 	causeDevice     = "the device makes no further connection"
 	causeOwnAddress = "a peer says that it is this endpoint"
+	causeFirewalled = "this endpoint accepts no connections"
 	causeRequest    = "connection without a valid request"
-	causeReplaced   = "another process connects as the peer"
+	causeReplaced   = "another process connects as the peer, and the device of the peer does not answer"
+	causeTaken      = "the connection of another process as the same peer lives"
 	causePacket     = "malformed or unexpected packet"
 	causeSender     = "request with an invalid sender's address"
 )
@@ -60,12 +60,12 @@ func (p *peer) dialLocked(pause time.Duration) bool {
 // dial makes a connection, or fails the operations that wait for it. A refusal because of another connection is waited out, since it
 // means that a connection of the peer's is on its way; one by its host only if Config says so.
 func (p *peer) dial(ctx context.Context, try *attempt) {
-	if err := p.account.Take(hostquota.Connections, 1); err != nil {
+	if err := p.ep.takeConnection(p.account); err != nil {
 		p.giveUp(try, na.Unreachable, err)
 		return
 	}
 	begin := time.Now()
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+	for wait := ofiaddr.RetryFirst; ; wait = min(2*wait, ofiaddr.RetryMax) {
 		c, process, err := p.connect(ctx)
 		if err == nil {
 			p.connected(try, c, process)
@@ -74,7 +74,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 		retry := p.ep.cfg.DialRetry
 		if errors.Is(err, errAlready) {
 			retry = p.ep.cfg.DialTimeout
-		} else if errors.Is(err, errOtherRXM) {
+		} else if errors.Is(err, errOtherRXM) || errors.Is(err, verbs.ErrDeviceRemoved) || p.onlyJoins() {
 			retry = 0
 		}
 		if time.Since(begin)+wait > retry || !p.pauseRefused(ctx, try, wait) {
@@ -114,7 +114,7 @@ var (
 	// errAlready is the error of a refusal by a peer that has a connection with this endpoint, or is making one.
 	errAlready = errors.New("the peer refused the connection: it has one with this endpoint, or was making one that did not come about")
 	// errRefused is the error of a refusal by a peer to which the request is not acceptable.
-	errRefused = errors.New("the peer refused the connection: its libfabric has other settings (FI_OFI_RXM_BUFFER_SIZE), or it takes no more connections")
+	errRefused = errors.New("the peer refused the connection: its libfabric has other settings (FI_OFI_RXM_BUFFER_SIZE), it accepts none, or it has no room for more")
 )
 
 // connect makes one attempt. The caller has counted the connection.
@@ -122,7 +122,7 @@ func (p *peer) connect(ctx context.Context) (*conn, uint32, error) {
 	e := p.ep
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
 	defer cancel()
-	c, err := newConn(p, p.account)
+	c, err := e.makeConn(ctx, p, p.account, false)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -184,7 +184,10 @@ func (e *Endpoint) acceptLoop() {
 		switch {
 		case err == nil:
 			e.admit(req)
-		case e.ctx.Err() != nil || errors.Is(err, verbs.ErrClosed) || errors.Is(err, verbs.ErrDeviceRemoved):
+		case e.ctx.Err() != nil || errors.Is(err, verbs.ErrClosed):
+			return
+		case errors.Is(err, verbs.ErrDeviceRemoved):
+			e.cfg.Logger.Error("the device was removed; this endpoint accepts no further connections, and its operations fail", "device", e.attr.Name, keyError, err)
 			return
 		default:
 			e.cfg.Audit.Record(audit.Refused, "connections cannot be accepted", hostquota.Host{}, errorAttr(err))
@@ -195,26 +198,6 @@ func (e *Endpoint) acceptLoop() {
 			}
 			timer.Stop()
 		}
-	}
-}
-
-// admit answers a connection request on a goroutine of its own, because the answer may wait for the peer.
-func (e *Endpoint) admit(req *verbs.ConnRequest) {
-	account := e.cfg.Quota.Account(hostquota.HostOf(req.RemoteAddr().Addr()))
-	refuse := func() { _ = req.Reject(appendReject(nil, rejectRefused)) } // the peer may be gone
-	if err := account.Take(hostquota.Handshakes, 1); err != nil {
-		e.cfg.Audit.Record(audit.Refused, causeHandshakes, account.Host(), slog.String(keyPeer, req.RemoteAddr().String()), errorAttr(err))
-		if !e.spawn(refuse) {
-			refuse()
-		}
-		return
-	}
-	if !e.spawn(func() {
-		e.answer(req, account)
-		account.Give(hostquota.Handshakes, 1)
-	}) {
-		account.Give(hostquota.Handshakes, 1)
-		refuse()
 	}
 }
 
@@ -239,8 +222,11 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 	} else if p == e.own {
 		refuse(rejectRefused, audit.Refused, causeOwnAddress, nil)
 		return
+	} else if e.cfg.Firewalled {
+		refuse(rejectRefused, audit.Refused, causeFirewalled, nil)
+		return
 	}
-	if err := account.Take(hostquota.Connections, 1); err != nil {
+	if err := e.takeConnection(account); err != nil {
 		refuse(rejectRefused, audit.Refused, causeShare, err)
 		return
 	}
@@ -248,16 +234,24 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 	defer cancel()
 	try := &attempt{cancel: cancel}
 	v, old := p.requested(try, m.id.process)
-	if v == verdictRefuse {
-		account.Give(hostquota.Connections, 1)
-		refuse(rejectAlready, audit.Refused, "", nil)
-		return
-	}
-	if old != nil {
+	for ; v == verdictTaken; v, old = p.requested(try, m.id.process) { // each connection that does not answer is one less
+		if old.answers(ctx) || ctx.Err() != nil {
+			account.Give(hostquota.Connections, 1)
+			refuse(rejectAlready, audit.Refused, causeTaken, nil)
+			return
+		}
 		e.cfg.Audit.Record(audit.Replaced, causeReplaced, account.Host(), slog.String(keyPeer, p.str))
 		old.fail(na.Unreachable, errReplaced)
 	}
-	c, err := newConn(p, account)
+	if v == verdictRefuse {
+		account.Give(hostquota.Connections, 1)
+		refuse(rejectAlready, audit.Refused, "", nil)
+		if old != nil && !old.answers(ctx) && ctx.Err() == nil {
+			old.fail(na.Unreachable, errForgotten) // the process will ask again
+		}
+		return
+	}
+	c, err := e.makeConn(ctx, p, account, m.flow != flowOff)
 	if err == nil {
 		if err = c.confirmBy(parseExtension(req.PrivateData(), requestLen)); err != nil {
 			err = errors.Join(err, c.release())
@@ -266,7 +260,7 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 	if err != nil {
 		refuse(rejectRefused, audit.Refused, causeDevice, err)
 	} else {
-		a := appendExtension(appendAccept(nil, cmAccept{id: c.id(), receives: uint32(e.shape.receives), flow: flowOn}), e.byteMR.Remote())
+		a := appendExtension(appendAccept(nil, cmAccept{id: c.id(), receives: uint32(c.shape.window), flow: flowOn}), e.byteMR.Remote())
 		if c.vc, err = req.Accept(ctx, c.qp, verbs.ConnParam{PrivateData: a, RetryCount: retryCount, RNRRetry: rnrRetry}); err != nil {
 			e.trace("connection request given up", p, errors.Join(err, c.release()))
 		}
@@ -290,17 +284,23 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 type verdict uint8
 
 const (
-	verdictAccept  verdict = iota // it becomes the connection; an own attempt, or an old connection, is given up
+	verdictAccept  verdict = iota // it becomes the connection; an own attempt is given up
 	verdictRefuse                 // there is another connection, or an own attempt that survives
 	verdictReflect                // it is this endpoint's own: it becomes the receiving end beside the dialing one
+	verdictTaken                  // another process has a connection as the same peer
 )
 
 // errReplaced is the cause by which a connection ends after its peer has made another one.
-var errReplaced = errors.New("another process has connected as the same peer, so the peer was restarted")
+var errReplaced = errors.New("another process has connected as the same peer, and the device of the peer does not answer on this connection, so the peer was restarted")
+
+// errForgotten is the cause of the end of a connection that the peer does not have any more.
+var errForgotten = errors.New("the peer has asked for another connection, and its device does not answer on this one")
 
 // requested decides about a connection request of p (rxm_process_connreq). Of two attempts that cross, the one of the higher address
-// survives. Beside an existing connection the same process asks again only because its request was on its way before; another process
-// is the peer after a restart. In that case requested also returns the old connection, which the caller ends.
+// survives. If a connection exists, a further request of the same process was sent before that connection was made, or because the process has
+// lost it. A request of another process comes from the peer after a restart, or from an impostor. Unlike libfabric, this endpoint ends the
+// existing connection if the peer's device does not answer on it, and only then. Therefore requested returns that connection with verdictTaken
+// and verdictRefuse.
 func (p *peer) requested(try *attempt, process uint32) (verdict, *conn) {
 	e := p.ep
 	p.mu.Lock()
@@ -311,17 +311,19 @@ func (p *peer) requested(try *attempt, process uint32) (verdict, *conn) {
 		}
 		return verdictReflect, nil
 	}
-	var old *conn
 	switch p.link {
 	case linkDialing:
 		if ofiaddr.Compare(p.addr, e.self) < 0 {
 			return verdictRefuse, nil
 		}
 	case linkAccepting, linkUp:
+		c := p.conn.Load()
 		if process == p.process {
-			return verdictRefuse, nil
+			return verdictRefuse, c
 		}
-		old = p.conn.Load()
+		if c != nil && !c.dead.Load() {
+			return verdictTaken, c
+		}
 	case linkIdle, linkRefused:
 	}
 	if p.try != nil {
@@ -329,7 +331,7 @@ func (p *peer) requested(try *attempt, process uint32) (verdict, *conn) {
 	}
 	p.link, p.try, p.process = linkAccepting, try, process
 	p.activate()
-	return verdictAccept, old
+	return verdictAccept, nil
 }
 
 // accepted makes c the connection, unless a later request has taken its place.

@@ -26,9 +26,9 @@
 //	e.SendRequest(&sent, to, tag, msg)
 //	e.Drive(to, &event)
 //
-// docs/wire-ofiverbs.md describes the bytes. The tests compare them with bytes that were captured between C programs. No C program has
-// been tried as a peer of this package yet: the tests connect endpoints of this package with each other, and with queue pairs that
-// the tests drive themselves, over the device of package verbs/iwarp.
+// docs/wire-ofiverbs.md describes the bytes. The tests compare them with bytes that were captured between C programs, and connect
+// endpoints of this package with each other, and with queue pairs that the tests drive themselves, over the device of package verbs/iwarp.
+// test/rdmavm/fabric connects them with libfabric's fi_pingpong, on devices of the kernel.
 //
 // # Safety
 //
@@ -36,16 +36,21 @@
 // checked before use. A packet that breaks the protocol ends the connection that it came over. An expected message for which no operation
 // waits is dropped, and so is a request without a valid sender's address. Responses go over the connection that the request came from, or
 // not at all. The address inside a request is checked and not used, because it could make this process dial third parties. If another
-// process connects with the IP address and port of a connected peer, its connection replaces the old one, as in libfabric. A process can
-// therefore end a connection of another process of the same host.
+// process connects with the IP address and port of a connected peer, it is refused if the peer's device answers a read of no bytes within 1 s.
+// Otherwise its connection replaces the old one, because the peer was restarted.
 //
-// Connections and unfinished handshakes are counted by host (Config.Quota), and a host beyond its share is refused. The device enforces
-// keys, ranges and rights of memory.
+// Connections and unfinished handshakes are counted by host (Config.Quota). When the limit or the share of a host is reached, an idle
+// connection gives way, and if none is idle the new one is refused. The device enforces keys, ranges and rights of memory.
 //
 // # Memory
 //
-// A connection has at most 512 KiB of buffers, which are registered and therefore pinned. A message is copied once on each side.
-// This package does not copy the bytes of transfers: it registers their memory for as long as the transfer lasts.
+// A connection has at most 512 KiB of buffers, which are registered and therefore pinned. Beyond Config.OwnQueues connections those that peers
+// make share receive queues, and have less (receives.go). A message is copied once on each side.
+// The bytes of transfers move between the memories of the two programs, and the device needs a registration of this side's memory: memory of
+// [Endpoint.Alloc] is registered once, and slices of Go's heap stay registered in a cache of Config.RegCacheBytes. Small pieces are copied
+// through registered memory, up to the size of which the copying takes as long as a registration; Open measures it. Memory that the program has
+// mapped is registered for the transfer. So is each sink of a read over iWARP, because the peer's device writes it; no peer has a right to any
+// of the other regions. [Endpoint.Moved] counts the bytes.
 //
 // # Failure
 //
@@ -55,6 +60,11 @@
 // the device uses their memory until then. For the same reason a canceled transfer completes later than Cancel, and if the device does not end it
 // within a second, its connection ends.
 //
+// A peer counts as lost if its device answers nothing for Config.KeepAlive. If a peer is silent for three eighths of that time, the endpoint
+// posts an RDMA read of zero bytes, which the peer's device answers without its program. A device in hardware also answers for a process that
+// is stopped. Over a network that takes longer than KeepAlive for 16 MiB, a transfer of that size can look like silence. A peer
+// that posts no receives for the messages that wait counts as lost after Config.SendTimeout.
+//
 // On iWARP a write is complete when TCP has taken it (see package verbs/iwarp). A Put there ends with a read of one byte of the peer,
 // because the peer's device answers the read after it has placed the writes. A peer in C offers no such byte. A Put to it completes before
 // the peer's device has placed the bytes, as in libfabric; a response that is sent after the Put still arrives after its bytes. A write
@@ -63,7 +73,6 @@
 // # Limits
 //
 // Messages have 16,384 bytes at most, so segmentation and rendezvous of ofi_rxm are not used, and a peer that uses them loses its
-// connection. Names of hosts are not resolved. The package does not probe idle connections, so the loss of a host is found by the next
-// message to it. Closed memory is not kept for the servers of given-up calls ([na.LateServer]): an access by such a server ends the
-// connection. No shared receive queue is used. All methods are safe for concurrent use.
+// connection. The servers of given-up calls ([na.LateServer]) find closed memory still registered for Config.LateAccess, except memory of the
+// program that peers may write or that the program has mapped. All methods are safe for concurrent use.
 package ofiverbs

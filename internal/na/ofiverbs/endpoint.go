@@ -15,27 +15,32 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/progress"
 	"cinnabar/internal/rundown"
 	"cinnabar/verbs"
 )
 
 // Endpoint is a process's presence on the network: a listener of a device, and one connection per peer. It implements [na.Endpoint].
 type Endpoint struct {
-	cfg     Config // with defaults filled in
-	attr    verbs.DeviceAttr
-	shape   shape
-	pd      *verbs.PD
-	byteMR  *verbs.MR // a byte that peers read to confirm their writes
-	ln      *verbs.Listener
-	self    netip.AddrPort // the address for peers
-	anyAddr bool           // it listens on all addresses of the device
-	prefix  []byte         // self as it travels in requests
-	process uint32
-	own     *peer
-	maxSpin int32
+	cfg   Config // with defaults filled in
+	attr  verbs.DeviceAttr
+	shape shape // of connections with a receive queue of their own
+	// sharedShape is the shape of connections with a shared receive queue; its receives are 0 if there are none.
+	sharedShape shape
+	queues      sharedQueues
+	made        atomic.Int64 // number of connections from newConn to release
+	pd          *verbs.PD
+	byteMR      *verbs.MR // a byte that peers read to confirm their writes
+	ln          *verbs.Listener
+	self        netip.AddrPort // the address for peers
+	anyAddr     bool           // it listens on all addresses of the device
+	prefix      []byte         // self as it travels in requests
+	process     uint32
+	own         *peer
+	names       ofiaddr.Names
 
-	spinning atomic.Int32 // goroutines that poll in the background without result
-	lastID   atomic.Uint32
+	stats  counters
+	lastID atomic.Uint32
 
 	ctx      context.Context // ends when Close begins; of the endpoint's goroutines only
 	stop     context.CancelFunc
@@ -46,9 +51,13 @@ type Endpoint struct {
 	finished chan struct{} // closed when the endpoint's own goroutines have ended
 	closeErr error         // of the device's objects; written before finished is closed
 	wg       sync.WaitGroup
-	runners  na.TaskGroup // goroutines that run tasks and nothing else
+	runners  na.TaskGroup // goroutines that run tasks
+	watcher  progress.Watcher
 
-	regions rundown.Guard // regions of registered memory and of transfers, which end before the protection domain
+	locals     locals        // memory of this process in its own transfers
+	late       lates         // given-up calls, and closed memory that is kept for them
+	registered atomic.Int64  // number of regions that regions counts
+	regions    rundown.Guard // counts the regions of exposed memory and of transfers; the protection domain is closed after all of them
 
 	book   *peerbook.Book[netip.AddrPort, peer]
 	active peerbook.Active[*peer] // peers with something under way
@@ -61,6 +70,8 @@ type Endpoint struct {
 	conns map[*conn]struct{}
 	// +checklocks:mu
 	memory map[*memory]struct{}
+	// +checklocks:mu
+	arrivals arrivals
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -71,14 +82,14 @@ func (e *Endpoint) Addr() na.Addr { return e.own }
 // Listening implements [na.Endpoint].
 func (e *Endpoint) Listening() bool { return e.cfg.Listen }
 
-// Lookup implements [na.Endpoint]. The host must be an address, because names are not resolved.
+// Lookup implements [na.Endpoint], see parseTarget.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	host, a, err := parseTarget(s, e.self.Addr())
-	if err == nil && host != "" {
-		return nil, &na.Error{Kind: na.Unsupported, Op: "lookup", Addr: s, Err: fmt.Errorf("%q is the name of a host; give its IP address, because this network resolves no names", host)}
-	}
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
+	}
+	if host != "" {
+		return e.names.New(host, a.Port()), nil
 	}
 	return e.peer(a), nil
 }
@@ -321,7 +332,10 @@ func (e *Endpoint) adopt(c *conn) bool {
 		return false
 	}
 	e.conns[c] = struct{}{}
-	e.wg.Go(c.run)
+	e.stats.connections.Add(1)
+	c.touch() // otherwise the newest connection would count as idle for longest until its first packet
+	e.wg.Add(1)
+	go c.run(0)
 	return true
 }
 
@@ -369,11 +383,34 @@ func (e *Endpoint) end() {
 		c.fail(na.Closed, nil)
 	}
 	e.wg.Wait()
-	memoryErr := e.closeMemory()
+	e.watcher.Close() // after the connections have ended, because it replaces their goroutines until then
+	processes.remove(e.process)
+	e.closeLate()
+	memoryErr := errors.Join(e.closeMemory(), e.locals.close())
 	e.regions.Close()
 	<-e.regions.Idle()
 	e.closeErr = errors.Join(memoryErr, e.byteMR.Close(), e.pd.Close())
 	close(e.finished)
+}
+
+// Stats counts the connections of an endpoint since it was opened.
+type Stats struct {
+	Connections uint64 // connections made, in either direction
+	Probes      uint64 // reads of no bytes that were posted because a peer was silent
+	Open        int    // connections that are open at the moment
+}
+
+type counters struct{ connections, probes atomic.Uint64 }
+
+// Stats returns the counters.
+func (e *Endpoint) Stats() Stats {
+	s := Stats{Connections: e.stats.connections.Load(), Probes: e.stats.probes.Load()}
+	for _, c := range e.connections() {
+		if !c.dead.Load() {
+			s.Open++
+		}
+	}
+	return s
 }
 
 // Keys of log lines.

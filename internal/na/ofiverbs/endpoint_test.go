@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -325,9 +326,6 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("% x is read as %v, %v", bad, got, err)
 		}
 	}
-	if _, err := a.Lookup("verbs://somewhere:1"); na.KindOf(err) != na.Unsupported {
-		t.Errorf("Lookup of a name: %v", err)
-	}
 	if _, err := a.Lookup("ofi+tcp://127.0.0.1:1"); na.KindOf(err) != na.Invalid {
 		t.Errorf("Lookup of another network's address: %v", err)
 	}
@@ -390,12 +388,22 @@ func TestChoice(t *testing.T) {
 		{soft, "verbs://localhost:3", false, "127.0.0.1:3", "127.0.0.1"},
 		{soft, "verbs://0.0.0.0:3", true, "0.0.0.0:3", "10.0.0.1"},
 	} {
-		got, err := choose(tc.address, attr(tc.addrs), tc.listen)
+		got, err := choose(tc.address, attr(tc.addrs), netip.Prefix{}, tc.listen)
 		if err != nil || got.bind.String() != tc.bind || got.self.String() != tc.self {
 			t.Errorf("%s on %s, listen %t: %v, %v, want %s, %s", tc.address, tc.addrs, tc.listen, got, err, tc.bind, tc.self)
 		}
 	}
-	if got, err := choose("verbs", attr(""), true); na.KindOf(err) != na.NotAvailable {
+	for subnet, want := range map[string]string{"10.0.0.0/8": "10.0.0.1", "::/0": "::1", "127.0.0.0/8": "127.0.0.1"} {
+		if got, err := choose("verbs", attr(soft), netip.MustParsePrefix(subnet), true); err != nil || got.self.String() != want {
+			t.Errorf("in subnet %s: %v, %v, want %s", subnet, got, err, want)
+		}
+	}
+	for _, address := range []string{"verbs", "verbs://10.0.0.1"} {
+		if got, err := choose(address, attr(soft), netip.MustParsePrefix("192.0.2.0/24"), true); na.KindOf(err) != na.NotAvailable || !strings.Contains(err.Error(), "192.0.2.0/24") {
+			t.Errorf("%s outside the subnet: %v, %v", address, got, err)
+		}
+	}
+	if got, err := choose("verbs", attr(""), netip.Prefix{}, true); na.KindOf(err) != na.NotAvailable {
 		t.Errorf("a device without addresses: %v, %v", got, err)
 	}
 }
@@ -425,10 +433,15 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestQuota has a host with as many connections as it may have. A further one is refused, until one ends.
+// TestQuota makes as many connections from one host as the quota permits, each with a request that is being handled. A further one is refused until
+// one of these ends.
 func TestQuota(t *testing.T) {
 	book := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 2})
-	server := openServer(t, Config{Quota: book})
+	var server *Endpoint
+	server = openEndpoint(t, Config{Quota: book, Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		m.From.(na.Holder).Hold(1)
+		return (&echo{server}).Request(m)
+	})})
 	var clients []*Endpoint
 	for range 2 {
 		client := openEndpoint(t, Config{})

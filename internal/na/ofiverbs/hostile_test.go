@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/verbs"
+	"cinnabar/verbs/fault"
 )
 
 // TestPeerByHand talks to a server in the manner of libfabric, and reads the bytes that it sends back.
@@ -228,31 +229,74 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
-// TestSecondRequest has a peer that is connected ask again: refused if it is the same process, and accepted in place of the old
-// connection if it is another.
+// TestSecondRequest sends a second connection request from a connected peer: as the same process, and as another process while the connection
+// lives. The request is refused, and the connection serves.
 func TestSecondRequest(t *testing.T) {
 	server := openServer(t, Config{})
 	r := newRawPeer(t)
 	first := r.mustDial(t, server)
 	eventually(t, "a connection", func() bool { return len(server.connections()) == 1 })
-	_, err := r.dial(t, server, appendRequest(nil, r.cmRequest()))
-	rejected, ok := errors.AsType[*verbs.RejectedError](err)
-	if !ok || parseReject(rejected.PrivateData) != rejectAlready {
-		t.Fatalf("the same process: %v, want a refusal with reason 2", err)
-	}
+	first.credit(t, 10)
+	first.next(t) // the server can send, so it can ask whether the peer lives
 	other := r.cmRequest()
 	other.id.process++
-	c, err := r.dial(t, server, appendRequest(nil, other))
-	if err != nil {
-		t.Fatal(err)
+	for name, again := range map[string]cmRequest{"the same process": r.cmRequest(), "another process": other} {
+		_, err := r.dial(t, server, appendRequest(nil, again))
+		rejected, ok := errors.AsType[*verbs.RejectedError](err)
+		if !ok || parseReject(rejected.PrivateData) != rejectAlready {
+			t.Fatalf("%s: %v, want a refusal with reason 2", name, err)
+		}
 	}
-	<-first.vc.Done()
-	c.credit(t, 10)
-	c.put(t, r.request(c, 1, "x"))
-	for m := c.next(t); m.kind != kindExpected; m = c.next(t) {
+	first.put(t, r.request(first, 1, "x"))
+	for m := first.next(t); m.kind != kindExpected; m = first.next(t) {
 		continue
 	}
-	eventually(t, "one connection", func() bool { return len(server.connections()) == 1 })
+	if got := server.peer(r.ln.Addr()).account.Used(hostquota.Connections); got != 1 {
+		t.Errorf("%d connections of the peer's host are counted, want 1", got)
+	}
+}
+
+// TestRestartedPeer connects from another process as a peer with a device that does not answer any more. Its connection replaces that of the peer. The
+// same process, which has lost the connection, is refused once, because its request may have crossed that connection.
+func TestRestartedPeer(t *testing.T) {
+	rules := []fault.Rule{{Match: fault.Match{At: fault.AtSend, Queue: 1, Ops: []verbs.Opcode{verbs.OpRead}}, Do: fault.Drop()}}
+	for name, tc := range map[string]struct {
+		process uint32 // its number less that of the connected process
+		refused bool   // the first request
+		cause   error
+	}{"another process": {1, false, errReplaced}, "the same process": {0, true, errForgotten}} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, Config{KeepAlive: -1}, rules, func(t *testing.T, f *faulty) {
+				_, answer := f.request(1)
+				f.accept(1)
+				again := f.peer.cmRequest()
+				again.id.process += tc.process
+				begin := time.Now()
+				c, err := f.peer.dial(t, f.e, appendRequest(nil, again))
+				if tc.refused {
+					if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectAlready {
+						t.Fatalf("the first request: %v", err)
+					}
+					answer.want(t, na.Unreachable)
+					c, err = f.peer.dial(t, f.e, appendRequest(nil, again))
+				} else {
+					answer.want(t, na.Unreachable)
+				}
+				if took := time.Since(begin); err != nil || took != answerTime {
+					t.Fatalf("after %v: %v", took, err)
+				}
+				if !errors.Is(answer.op.Err, tc.cause) {
+					t.Errorf("the call of the old connection ended with %v", answer.op.Err)
+				}
+				c.credit(t, 10)
+				sent, _ := f.request(2)
+				sent.want(t, 0)
+				for m := c.next(t); m.kind != kindRequest; m = c.next(t) {
+					continue
+				}
+			})
+		})
+	}
 }
 
 // TestRefusedAgainAndAgain has a peer that refuses three requests because it is connecting itself, and accepts the fourth.

@@ -16,7 +16,8 @@ type memory struct {
 	access na.Access
 
 	revoke sync.Once
-	err    error // of the region's Close; written in revoke
+	err    error // of the region's Close; guarded by ep.mu
+	late   lateMemory
 }
 
 // regionAccess returns the rights of a region that peers use with access.
@@ -56,16 +57,36 @@ func (e *Endpoint) region(mem []byte, access verbs.Access) (*verbs.MR, error) {
 	if !e.regions.Acquire() {
 		return nil, verbs.Errorf("register memory", verbs.ErrClosed, "the endpoint is closed")
 	}
-	mr, err := e.pd.RegMR(mem, access)
+	mr, err := e.regMR(mem, access)
 	if err != nil {
 		e.regions.Release()
+		return nil, err
 	}
-	return mr, err
+	e.registered.Add(1)
+	return mr, nil
+}
+
+// regMR registers memory with the device. If the device has no room for it, regMR gives up the cached regions that no transfer uses, and tries
+// again.
+func (e *Endpoint) regMR(mem []byte, access verbs.Access) (*verbs.MR, error) {
+	mr, err := e.pd.RegMR(mem, access)
+	if err == nil {
+		return mr, nil
+	}
+	err = e.explain(err)
+	if !errors.Is(err, errRegions) && !errors.Is(err, verbs.ErrLockLimit) || !e.locals.giveUp() {
+		return nil, err
+	}
+	if mr, err = e.pd.RegMR(mem, access); err != nil {
+		return nil, e.explain(err)
+	}
+	return mr, nil
 }
 
 // closeRegion releases a region. The device does not use it any more when closeRegion returns.
 func (e *Endpoint) closeRegion(mr *verbs.MR) error {
 	defer e.regions.Release()
+	e.registered.Add(-1)
 	return mr.Close()
 }
 
@@ -91,27 +112,46 @@ func (e *Endpoint) closeMemory() error {
 	var errs []error
 	for _, m := range list {
 		m.Close()
-		errs = append(errs, m.err)
+		errs = append(errs, m.closeErr())
 	}
 	return errors.Join(errs...)
 }
 
 // AppendHandle implements [na.Memory].
 func (m *memory) AppendHandle(b []byte) []byte {
-	return appendHandle(b, remote{at: m.mr.Remote(), size: uint64(m.mr.Len()), access: m.access})
+	return appendHandle(b, m.remote())
+}
+
+// remote returns the memory as peers see it.
+func (m *memory) remote() remote {
+	return remote{at: m.mr.Remote(), size: uint64(m.mr.Len()), access: m.access}
 }
 
 // Revoke implements [na.Memory]. The device takes the key back, and waits for no more than the copying of bytes that have come.
 func (m *memory) Revoke() {
 	m.revoke.Do(func() {
-		m.err = m.ep.closeRegion(m.mr)
-		if m.err != nil {
-			m.ep.cfg.Logger.Warn("memory is not deregistered", keyError, m.err)
-		}
-		m.ep.mu.Lock()
-		defer m.ep.mu.Unlock()
-		delete(m.ep.memory, m)
+		m.ep.late.forget(m)
+		m.deregister()
 	})
+}
+
+// deregister ends the registration. It is called once.
+func (m *memory) deregister() {
+	err := m.ep.closeRegion(m.mr)
+	if err != nil {
+		m.ep.cfg.Logger.Warn("the device has failed to deregister memory", keyError, err)
+	}
+	m.ep.mu.Lock()
+	defer m.ep.mu.Unlock()
+	m.err = err
+	delete(m.ep.memory, m)
+}
+
+// closeErr returns the error of deregister, or nil before its end: memory that was kept is deregistered by another goroutine.
+func (m *memory) closeErr() error {
+	m.ep.mu.Lock()
+	defer m.ep.mu.Unlock()
+	return m.err
 }
 
 // Close implements [na.Memory].

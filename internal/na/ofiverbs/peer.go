@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 )
 
@@ -93,6 +94,8 @@ func (p *peer) Equal(other na.Addr) bool {
 		o = a
 	case *origin:
 		o = a.peer
+	case *ofiaddr.Named:
+		o, _ = a.Reached().(*peer)
 	}
 	return o != nil && p.addr == o.addr
 }
@@ -117,6 +120,8 @@ type origin struct {
 	peer *peer
 	done chan struct{}
 	conn atomic.Pointer[conn] // nil once it is dead, so that an address that is kept keeps nothing else
+
+	holds atomic.Int64 // requests that are being handled
 }
 
 // errOrigin is the cause in lostOrigin.
@@ -134,10 +139,21 @@ func (o *origin) Done() <-chan struct{} { return o.done }
 // Account implements [na.Addr].
 func (o *origin) Account() *hostquota.Account { return o.peer.account }
 
+// Hold implements [na.Holder].
+func (o *origin) Hold(n int64) { o.holds.Add(n) }
+
+// SoleReader implements [na.SoleReader].
+func (o *origin) SoleReader() {}
+
 // send queues it for the origin's connection, or completes it with an error if that is lost.
 func (o *origin) send(it item) {
-	if c := o.conn.Load(); c == nil || !c.push(it) {
+	c := o.conn.Load()
+	if c == nil || !c.push(it) {
 		it.op.Finish(0, o.peer.lostOrigin(it.opName))
+		return
+	}
+	if it.t == nil && c.yielded.on.Load() {
+		c.handBack()
 	}
 }
 
@@ -202,19 +218,30 @@ func (p *peer) takeWaitersLocked() []peerbook.Waiter {
 // +checklocks:p.mu
 func (p *peer) upLocked(c *conn, process uint32) {
 	p.link, p.try, p.process = linkUp, nil, process
+	if c.twoEnds = p.within(process); c.twoEnds {
+		p.ep.cfg.Progress.AddPair()
+	}
 	n := 0
-	for n < len(p.waiting) && c.enqueue(p.waiting[n]) {
-		n++
+	for ; n < len(p.waiting); n++ {
+		if it := p.waiting[n]; it.joins() {
+			defer it.op.Finish(0, nil) // after p.conn is set
+		} else if !c.enqueue(it) {
+			break
+		}
 	}
 	p.waiting = slices.Delete(p.waiting, 0, n) // the rest waits for lost, because c is dead
 	p.last.Store(c.origin)
 	p.conn.Store(c)
 }
 
-// lost records that c is dead. unsent are the requests that c has not sent: they wait for another connection, unless err says that the
-// endpoint is closed. It completes the operations that wait for messages over c.
+// lost records that c is dead, and completes the operations that wait for messages over c. unsent are the requests that c has not sent. They
+// wait for another connection, unless the endpoint is closed or the peer is unresponsive: then lost completes them too.
 func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
 	p.mu.Lock()
+	if c.twoEnds { // undone here and not at the end of run, because run may end before upLocked
+		c.twoEnds = false
+		p.ep.cfg.Progress.RemovePair()
+	}
 	if p.conn.Load() != c { // a reflected connection of the endpoint with itself, or one that was replaced
 		p.mu.Unlock()
 		failItems(p, unsent, kind, err)
@@ -224,17 +251,21 @@ func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
 	if p.link == linkUp { // otherwise a request of another process is being answered
 		p.link = linkIdle
 	}
-	if kind != na.Closed {
+	if kind != na.Closed && !isUnresponsive(err) {
 		p.waiting = append(unsent, p.waiting...)
 		unsent = nil
 	}
-	waiters := p.takeWaitersLocked()
+	var waiters []peerbook.Waiter
+	if !hasGivenWay(err) { // otherwise the waiters belong to requests for the next connection
+		waiters = p.takeWaitersLocked()
+	}
+	var dropped []item
 	if p.link == linkIdle && len(p.waiting) > 0 && !p.dialLocked(p.pauseLocked(c)) {
-		unsent, p.waiting = p.waiting, nil
-		kind = na.Closed
+		dropped, p.waiting = p.waiting, nil
 	}
 	p.mu.Unlock()
 	failItems(p, unsent, kind, err)
+	failItems(p, dropped, na.Closed, nil)
 	p.failWaiters(waiters, kind, err)
 	p.settle()
 }
@@ -254,7 +285,7 @@ func (p *peer) pauseLocked(c *conn) time.Duration {
 	if p.unused++; p.unused == 1 {
 		return 0
 	}
-	return min(retryFirst<<min(p.unused, 10), retryMax)
+	return min(ofiaddr.RetryFirst<<min(p.unused, 10), ofiaddr.RetryMax)
 }
 
 // failItems completes the operations of items that are not sent.
@@ -266,7 +297,7 @@ func failItems(p *peer, items []item, kind na.Kind, err error) {
 
 func (p *peer) failWaiters(list []peerbook.Waiter, kind na.Kind, err error) {
 	for _, w := range list {
-		w.Op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
+		w.Op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: about("receive", err)})
 	}
 }
 
@@ -323,7 +354,7 @@ func (p *peer) unqueue(op *na.Op) (item, bool) {
 	defer p.mu.Unlock()
 	for i, it := range p.waiting {
 		if it.op == op {
-			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			p.waiting = slices.Delete(p.waiting, i, i+1)
 			return it, true
 		}
 	}

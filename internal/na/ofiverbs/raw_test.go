@@ -21,7 +21,13 @@ type rawPeer struct {
 
 func newRawPeer(t testing.TB) *rawPeer {
 	t.Helper()
-	r := &rawPeer{dev: openDevice(t)}
+	return newRawPeerOn(t, openDevice(t))
+}
+
+// newRawPeerOn is newRawPeer on a device of the caller's.
+func newRawPeerOn(t testing.TB, dev *verbs.Device) *rawPeer {
+	t.Helper()
+	r := &rawPeer{dev: dev}
 	var err error
 	if r.pd, err = r.dev.AllocPD(); err != nil {
 		t.Fatal(err)
@@ -80,6 +86,7 @@ func (r *rawPeer) queue(t testing.TB) *rawConn {
 	if c.cq, err = r.dev.CreateCQ(2 * rawReceives); err != nil {
 		t.Fatal(err)
 	}
+	c.cq.SetSpin(0) // simulated time stands still while a goroutine spins
 	if c.qp, err = r.pd.CreateQP(verbs.QPConfig{SendCQ: c.cq, MaxSendWR: rawReceives, MaxRecvWR: rawReceives}); err != nil {
 		t.Fatal(err)
 	}

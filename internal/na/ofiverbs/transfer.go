@@ -3,6 +3,7 @@ package ofiverbs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cinnabar/internal/na"
@@ -27,19 +28,11 @@ type transfer struct {
 	err    error // why the transfer ends early; it is over when under is 0
 }
 
-// local is the registration of a fragment's memory for one transfer.
-type local struct {
-	ep     *Endpoint
-	mr     *verbs.MR
-	pieces int  // that the device is working on
-	posted bool // all of the fragment is posted
-}
-
 // move is a read or write that the device is working on.
 type move struct {
 	t     *transfer // nil: the entry is free
 	local *local    // nil: the read that confirms writes
-	n     int64
+	mem   []byte    // the program's memory of the piece
 }
 
 // oneSided is the state of a connection's reads and writes.
@@ -98,12 +91,15 @@ func (c *conn) moveLocked(list endings) endings {
 			continue
 		}
 		if t.local == nil {
-			mr, err := c.ep.region(f.Local, c.ep.sinkAccess(t.put))
+			l, unused, err := c.ep.locals.acquire(f.Local, t.put)
+			for _, u := range unused {
+				list = append(list, ended{local: u})
+			}
 			if err != nil {
 				t.err = &na.Error{Kind: na.NotAvailable, Op: t.opName, Addr: c.peer.str, Err: err}
 				continue
 			}
-			t.local = &local{ep: c.ep, mr: mr}
+			t.local = l
 		}
 		c.postMoveLocked(t, f)
 	}
@@ -132,12 +128,12 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 	last := len(m.free) - 1
 	slot := m.free[last]
 	m.free = m.free[:last]
-	m.slots[slot] = move{t: t, local: t.local, n: int64(n)}
-	c.sge[0] = t.local.mr.SGE(int(t.off), int(n))
-	c.wr[0] = verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, SGL: c.sge[:], Remote: r.at.Add(f.Offset + t.off)}
+	m.slots[slot] = move{t: t, local: t.local, mem: f.Local[t.off : t.off+n]}
+	wr := verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Remote: r.at.Add(f.Offset + t.off)}
 	if t.put {
-		c.wr[0].Op = verbs.OpWrite
+		wr.Op = verbs.OpWrite
 	}
+	c.addLocked(wr, t.local.mr.SGE(t.local.off+int(t.off), int(n)))
 	c.used = true
 	t.under++
 	t.local.pieces++
@@ -145,9 +141,6 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 		t.local.posted = true
 		t.local, t.off = nil, 0
 		t.frag++
-	}
-	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a %s: %w", t.opName, err)) // and the piece ends with the connection
 	}
 }
 
@@ -161,13 +154,9 @@ func (c *conn) postConfirmLocked(t *transfer) {
 	slot := m.free[last]
 	m.free = m.free[:last]
 	m.slots[slot] = move{t: t}
-	c.sge[0] = c.byteMR.SGE(0, 1)
-	c.wr[0] = verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, SGL: c.sge[:], Remote: c.confirm}
+	c.addLocked(verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Remote: c.confirm}, c.byteMR.SGE(0, 1))
 	t.under++
 	t.behind = true
-	if _, err := c.qp.PostSend(c.wr[:]); err != nil {
-		c.failSoonLocked(fmt.Errorf("post a read that confirms a %s: %w", t.opName, err)) // and it ends with the connection
-	}
 }
 
 // moved processes the completion of the piece in a slot.
@@ -186,9 +175,14 @@ func (c *conn) moved(slot int, err error) {
 	if mv.local != nil {
 		mv.local.pieces--
 	}
+	if err == nil && mv.local != nil && !t.put {
+		err = mv.local.arrived(mv.mem)
+	}
 	if err == nil {
-		t.moved += mv.n
-		t.op.Progress.Add(mv.n)
+		n := int64(len(mv.mem))
+		t.moved += n
+		t.op.Progress.Add(n)
+		c.ep.locals.counters.rdma.Add(uint64(n))
 	} else if t.err == nil {
 		t.err = c.moveError(t, err)
 	}
@@ -217,24 +211,15 @@ func (c *conn) moveError(t *transfer, err error) error {
 
 // over returns the end of a transfer on which the device does not work.
 func (t *transfer) over() ended {
+	t.c.moving.Add(-1)
 	l := t.local // the rest of a fragment that is not posted
 	t.local = nil
 	return ended{op: t.op, n: t.moved, err: t.err, local: l}
 }
 
-// release ends the registration. The device does not use it any more. The caller holds no lock.
-func (l *local) release() {
-	if l != nil {
-		_ = l.ep.closeRegion(l.mr) // fails only if the device is gone
-	}
-}
-
 func (m *oneSided) remove(t *transfer) {
-	for i, q := range m.queue {
-		if q == t {
-			m.queue = append(m.queue[:i], m.queue[i+1:]...)
-			return
-		}
+	if i := slices.Index(m.queue, t); i >= 0 {
+		m.queue = slices.Delete(m.queue, i, i+1)
 	}
 }
 

@@ -118,6 +118,7 @@ func TestTransferByOrigin(t *testing.T) {
 
 // TestRights checks that the transport refuses accesses beyond a handle, and that the device refuses those for which a handle was
 // forged.
+// parity: N03
 func TestRights(t *testing.T) {
 	owner, user := openServer(t, Config{}), openEndpoint(t, Config{})
 	to := lookup(t, user, owner)
@@ -250,5 +251,28 @@ func TestTransferAndEnd(t *testing.T) {
 			c.op.Begin() // panics if the operation is in flight
 			c.op.Finish(0, nil)
 		}
+	}
+}
+
+// TestRemovedIsForgotten removes the first of two transfers, and the first of two waiting items. The second one moves to the first place. The second
+// place of the array must be empty then, because it would otherwise keep the memory of a transfer after its end.
+func TestRemovedIsForgotten(t *testing.T) {
+	first, last := &transfer{op: new(na.Op)}, &transfer{op: new(na.Op)}
+	m := oneSided{queue: []*transfer{first, last}}
+	m.remove(first)
+	if q := m.queue[:2]; len(m.queue) != 1 || q[0] != last || q[1] != nil {
+		t.Errorf("the queue has %d transfers, and the second place of its array has %p", len(m.queue), q[1])
+	}
+	p := &peer{}
+	p.mu.Lock()
+	p.waiting = []item{{op: first.op, t: first}, {op: last.op, t: last}}
+	p.mu.Unlock()
+	if it, ok := p.unqueue(first.op); !ok || it.t != first {
+		t.Error("the waiting item was not found")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.waiting[:2]; len(p.waiting) != 1 || w[0].t != last || w[1].t != nil {
+		t.Errorf("%d items wait, and the second place of their array has %p", len(p.waiting), w[1].t)
 	}
 }

@@ -5,10 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
 )
 
 // TestLookupTouchesNothing: a name is looked up before there is an endpoint of that name. The first operation finds the
@@ -92,4 +95,80 @@ func TestHostID(t *testing.T) {
 	if _, err := strconv.ParseInt(hostID(), 10, 32); err != nil {
 		t.Errorf("this host's: %v", err)
 	}
+}
+
+// TestReachable finds out whether an endpoint can be connected to, and leaves no trace in its region.
+// parity: N06
+func TestReachable(t *testing.T) {
+	const beside = "ofi+tcp://192.0.2.1:1"
+	unasked := func(pid int) error {
+		t.Errorf("process %d is looked for, although its region has the address", pid)
+		return nil
+	}
+	client := open(t, Config{})
+	server, _ := serve(t, Config{})
+	a, err := client.Lookup(server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Reachable(a, beside, unasked); na.KindOf(err) != na.Unreachable || !strings.Contains(err.Error(), beside) {
+		t.Errorf("a server without an address beside shared memory: %v", err)
+	}
+	if err := server.SetBeside(beside); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Reachable(a, beside, unasked); err != nil {
+		t.Errorf("a server: %v", err)
+	}
+	if err := client.Reachable(a, beside+"0", unasked); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a server with another address beside shared memory: %v", err)
+	}
+	if a.Done() != nil || server.region.claimed(1) {
+		t.Error("there is a connection")
+	}
+	var pairs []int
+	for p := server.region.claimPair(); p >= 0; p = server.region.claimPair() {
+		pairs = append(pairs, p)
+	}
+	if err := client.Reachable(a, beside, unasked); na.KindOf(err) != na.Unreachable || !strings.Contains(err.Error(), "places") {
+		t.Errorf("a server without a free place: %v", err)
+	}
+	for _, p := range pairs {
+		server.region.releasePair(p)
+	}
+	server.Shutdown()
+	if err := client.Reachable(a, beside, unasked); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a server that ends: %v", err)
+	}
+	gone, err := client.Lookup("na+sm://2147483647-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Reachable(gone, beside, unasked); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a process that does not exist: %v", err)
+	}
+	if err := server.Reachable(a, beside, unasked); na.KindOf(err) != na.Invalid {
+		t.Errorf("an address of another endpoint: %v", err)
+	}
+}
+
+// TestReachableWithoutExtension checks that Reachable calls owns for a region without a hash of an address, as C makes it.
+// parity: N06
+func TestReachableWithoutExtension(t *testing.T) {
+	const beside = "ofi+tcp://192.0.2.1:1"
+	client := open(t, Config{})
+	server, _ := serve(t, Config{})
+	shm.Uint64(server.region.b, offMagic).Store(0)
+	a, err := client.Lookup(server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := errors.New("another process")
+	for _, want := range []error{nil, other} {
+		asked := 0
+		if err := client.Reachable(a, beside, func(pid int) error { asked = pid; return want }); !errors.Is(err, want) || asked != os.Getpid() {
+			t.Errorf("process %d is asked for, error %v, want %v", asked, err, want)
+		}
+	}
+	shm.Uint64(server.region.b, offMagic).Store(magic)
 }

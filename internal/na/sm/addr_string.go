@@ -114,49 +114,49 @@ func parseSerialized(b []byte) (identity, error) {
 	return ident, nil
 }
 
-// combined is the address of a process that listens on two networks (HG's auto_sm):
+// Combined is the address of a process that listens on two networks (HG's auto_sm):
 //
 //	uid://8323328#na+sm://1234-0#ofi+tcp://127.0.0.1:46591
 //
 // Peers on the same host, which is known by the first part, use the second, and others the third.
-type combined struct {
-	host   string // the part after "uid://": a number or a UUID, depending on how C was built
-	shared string // "na+sm://1234-0"
-	other  string // the address on the other network
+type Combined struct {
+	Host   string // the part after "uid://": a number or a UUID, depending on how C was built
+	Shared string // "na+sm://1234-0"
+	Other  string // the address on the other network
 }
 
 const hostScheme = "uid://"
 
-// parseCombined parses a combined address. ok reports whether s begins like one.
-func parseCombined(s string) (c combined, ok bool, err error) {
+// ParseCombined parses a combined address. ok reports whether s begins like one.
+func ParseCombined(s string) (c Combined, ok bool, err error) {
 	host, ok := strings.CutPrefix(s, hostScheme)
 	if !ok {
 		return c, false, nil
 	}
 	var rest string
-	c.host, rest, _ = strings.Cut(host, "#")
-	c.shared, c.other, _ = strings.Cut(rest, "#")
-	if c.host == "" || c.shared == "" || c.other == "" || strings.Contains(c.other, "#") {
-		return combined{}, true, fmt.Errorf("%q is not three addresses with # between: %sHOST#%sPID-ID#ofi+tcp://IP:PORT", s, hostScheme, scheme)
+	c.Host, rest, _ = strings.Cut(host, "#")
+	c.Shared, c.Other, _ = strings.Cut(rest, "#")
+	if c.Host == "" || c.Shared == "" || c.Other == "" || strings.Contains(c.Other, "#") {
+		return Combined{}, true, fmt.Errorf("%q is not three addresses with # between: %sHOST#%sPID-ID#ofi+tcp://IP:PORT", s, hostScheme, scheme)
 	}
 	return c, true, nil
 }
 
-// String is the form that parseCombined reads.
-func (c combined) String() string { return hostScheme + c.host + "#" + c.shared + "#" + c.other }
+// String is the form that ParseCombined reads.
+func (c Combined) String() string { return hostScheme + c.Host + "#" + c.Shared + "#" + c.Other }
 
 // parseTarget parses the address string of a peer and returns the part after "://". host returns the identifier of this host.
 func parseTarget(s string, host func() string) (uri string, ident identity, err error) {
-	c, ok, err := parseCombined(s)
+	c, ok, err := ParseCombined(s)
 	if err != nil {
 		return "", identity{}, err
 	}
 	if ok {
-		if own := host(); c.host != own {
+		if own := host(); c.Host != own {
 			return "", identity{}, &na.Error{Kind: na.Unsupported, Op: "lookup", Addr: s, Err: fmt.Errorf(
-				"the peer's host is %s and this one %s: shared memory does not reach it; use %s", c.host, own, c.other)}
+				"the peer's host is %s and this one %s: shared memory does not reach it; use %s", c.Host, own, c.Other)}
 		}
-		s = c.shared
+		s = c.Shared
 	}
 	if uri, err = cutScheme(s); err != nil {
 		return "", identity{}, err

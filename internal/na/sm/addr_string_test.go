@@ -72,15 +72,15 @@ func TestParseTargetRefuses(t *testing.T) {
 // parity(recorded): H127 D20
 func TestCombined(t *testing.T) {
 	const s = "uid://8323328#na+sm://23853-0#ofi+tcp://127.0.0.1:46591"
-	c, ok, err := parseCombined(s)
-	want := combined{host: "8323328", shared: "na+sm://23853-0", other: "ofi+tcp://127.0.0.1:46591"}
+	c, ok, err := ParseCombined(s)
+	want := Combined{Host: "8323328", Shared: "na+sm://23853-0", Other: "ofi+tcp://127.0.0.1:46591"}
 	if !ok || err != nil || c != want {
 		t.Fatalf("%+v, %v, %v; want %+v", c, ok, err, want)
 	}
 	if got := c.String(); got != s {
 		t.Errorf("printed %q, want %q", got, s)
 	}
-	if _, ok, err := parseCombined("na+sm://23853-0"); ok || err != nil {
+	if _, ok, err := ParseCombined("na+sm://23853-0"); ok || err != nil {
 		t.Errorf("a simple address is taken for a combined one: %v, %v", ok, err)
 	}
 }

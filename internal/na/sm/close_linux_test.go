@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -103,11 +104,7 @@ func TestServerCloses(t *testing.T) {
 	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("a later call: %v", err)
 	}
-	eventually(t, "nobody watches the lost connection", func() bool {
-		client.watch.mu.Lock()
-		defer client.watch.mu.Unlock()
-		return !client.watch.running && len(client.watch.list) == 0
-	})
+	eventually(t, "the watcher drops the lost connection", client.watch.Idle)
 }
 
 // TestSlowConnectIsChecked connects after the poller has ended its checks of servers: they begin again, because an operation waits.
@@ -432,4 +429,88 @@ func TestBadRegion(t *testing.T) {
 	if _, err := newCaller(client, lookup(t, client, scheme+ident.uri())).call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("a symbolic link: %v", err)
 	}
+}
+
+// TestOpenCanceled calls Open with a context that has ended. Open returns the cause of that end and leaves no files, and the number of the endpoint
+// is free for the next endpoint.
+func TestOpenCanceled(t *testing.T) {
+	h := &echo{}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("the program ends")
+	cancel(cause)
+	for range 2 * maxNumbers {
+		if _, err := Open(ctx, Config{Prefix: testPrefix, Listen: true, Handler: h}); na.KindOf(err) != na.Canceled || !errors.Is(err, cause) {
+			t.Fatalf("%v, want kind %v because %v", err, na.Canceled, cause)
+		}
+	}
+	serve(t, Config{})
+}
+
+// endingContext is a context that ends after left calls of Err.
+type endingContext struct {
+	context.Context
+	left int
+}
+
+func (c *endingContext) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestReclaimCanceled ends the context while reclaimAll removes the files of dead processes. The next call removes the files that are left.
+func TestReclaimCanceled(t *testing.T) {
+	cfg, err := Config{Prefix: testPrefix, ShmDir: t.TempDir(), SocketDir: t.TempDir()}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const files = 4
+	for i := range files {
+		dead := identity{pid: math.MaxInt32, id: uint8(i)} // no process has such a number
+		if err := os.WriteFile(cfg.objectPath(dead.uri()), make([]byte, regionSize), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() int {
+		list, err := os.ReadDir(cfg.ShmDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	ctx := &endingContext{Context: context.WithoutCancel(t.Context()), left: 1}
+	if err := reclaimAll(ctx, &cfg); !errors.Is(err, context.Canceled) || left() != files-1 {
+		t.Errorf("%d of %d files are left, %v; want all but the one before the end of the context", left(), files, err)
+	}
+	if err := reclaimAll(t.Context(), &cfg); err != nil || left() != 0 {
+		t.Errorf("%d files are left, %v", left(), err)
+	}
+}
+
+// TestSweepIntervals checks the limit of the poller's next parking after a client has opened the region, and after a client has died.
+func TestSweepIntervals(t *testing.T) {
+	e := &Endpoint{region: &region{}}
+	e.conns.Store(new([]*conn))
+	k, start := &e.maintenance, time.Now()
+	want := func(when string, at time.Duration, limit time.Duration) {
+		t.Helper()
+		if got := e.interval(start.Add(at)); got != limit {
+			t.Errorf("%s: %v, want %v", when, got, limit)
+		}
+	}
+	want("nothing has happened", 0, 0)
+	k.opened()
+	want("a client has opened the region", 0, busyInterval)
+	want("that client has had time to announce itself", openTime, lookInterval)
+	k.suspects = 1
+	want("a copy buffer may be lost", openTime, orphanInterval)
+	k.suspects, k.lost[0] = 0, 1
+	want("a pair may be lost", openTime, orphanInterval)
+	k.lost[0] = 0
+	want("nothing is lost", maintenanceTime-1, lookInterval)
+	want("the client has opened the region long ago", maintenanceTime, 0)
+	k.died()
+	want("a client has died", maintenanceTime, orphanInterval)
+	want("the client has died long ago", 2*maintenanceTime, 0)
 }

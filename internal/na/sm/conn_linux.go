@@ -21,7 +21,8 @@ import (
 type conn struct {
 	ep     *Endpoint
 	addr   *Addr
-	id     int32 // the number of the conn in epoll events
+	id     int32  // the number of the conn in epoll events
+	serial uint64 // the number of the conn in the process, never 0
 	reg    *region
 	inode  uint64 // of the region's file, 0 if it is not known
 	pair   int
@@ -186,7 +187,7 @@ func (c *conn) unhold() {
 func (c *conn) ring() {
 	switch {
 	case c.self:
-		if c.role.claim.Load() == 0 {
+		if !c.role.claim.Taken() {
 			c.ep.poll.wake()
 		}
 	case c.ext != nil:

@@ -3,6 +3,7 @@ package sm
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"math/rand/v2"
 	"strconv"
@@ -62,6 +63,90 @@ func (e *Endpoint) dial(a *Addr) {
 		}
 		timer.Reset(wait/2 + rand.N(wait))
 	}
+}
+
+// SetBeside records the address that the process has in the network beside shared memory. [Endpoint.Reachable] of peers compares it, because
+// a process in another container can have the same number, and a region of the same name in another /dev/shm.
+func (e *Endpoint) SetBeside(addr string) error {
+	e.beside.Store(hashOf(addr))
+	if e.region == nil {
+		return nil
+	}
+	return e.region.read(func() { shm.Uint64(e.region.b, offBeside).Store(e.beside.Load()) })
+}
+
+// hashOf returns the number in a region that stands for an address. It is not 0.
+func hashOf(addr string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(addr))
+	return max(1, h.Sum64())
+}
+
+// Reachable returns nil if this endpoint could make a connection with the one at a: its region exists, is trusted, belongs to a process
+// that lives and listens, and has a place, or there is a connection already. beside is an address in the network
+// beside shared memory, which must be that of the same process. The region of a peer of this package has a hash of that address. For any other region
+// Reachable calls owns, which returns an error if process pid does not have the address. Reachable changes nothing in the region.
+func (e *Endpoint) Reachable(a na.Addr, beside string, owns func(pid int) error) error {
+	p, ok := a.(*Addr)
+	if !ok || p.ep != e {
+		return &na.Error{Kind: na.Invalid, Op: "connect", Err: fmt.Errorf("address %v is not one of this endpoint's", a)}
+	}
+	t := &attempt{ep: e, addr: p, pair: -1, pidfd: -1}
+	defer t.abandon()
+	if err := t.try(beside, owns); err != nil {
+		return &na.Error{Kind: na.Unreachable, Op: "connect", Addr: p.String(), Err: err}
+	}
+	return nil
+}
+
+// try returns an error if connect would return one before it changes anything, or if the process is not the one at the address beside.
+func (t *attempt) try(beside string, owns func(pid int) error) error {
+	if err := t.open(); err != nil {
+		return err
+	}
+	if ended(t.pidfd) {
+		return fmt.Errorf("its process %d has ended", t.addr.ident.pid)
+	}
+	if t.closing() {
+		return errClosing
+	}
+	var network uint64
+	free := t.addr.conn.Load() != nil
+	if err := t.reg.read(func() {
+		free = free || t.reg.hasFreePair()
+		if t.reg.extended {
+			network = shm.Uint64(t.reg.b, offBeside).Load()
+		}
+	}); err != nil {
+		return err
+	}
+	switch {
+	case !free:
+		return t.noPair()
+	case !t.reg.extended:
+		if err := owns(int(t.pid)); err != nil {
+			return err
+		}
+	case network != hashOf(beside):
+		return fmt.Errorf("its process %d is not the one at %s", t.pid, beside)
+	}
+	sock, err := openServerSocket(&t.ep.cfg, t.addr.uri)
+	if err != nil {
+		return err
+	}
+	defer closeAll(sock)
+	return t.listens(sock)
+}
+
+// noPair is the error of a region in which all pairs are taken.
+func (t *attempt) noPair() error { return fmt.Errorf("all %d places of %s are taken", pairs-1, t.addr) }
+
+// listens returns an error if the process of the server does not read its socket any more.
+func (t *attempt) listens(sock int) error {
+	if refused, _ := probeServer(sock); refused {
+		return fmt.Errorf("its process does not listen any more: %s refuses", t.ep.cfg.socketPath(t.addr.uri))
+	}
+	return nil
 }
 
 // wanted records the cause for which connecting takes time, and reports whether any operation still waits for the connection. If not,
@@ -207,7 +292,7 @@ func (t *attempt) claim() (err error) {
 	}
 	defer t.reg.Recover(t.reg.Guard(), &err)
 	if t.pair = t.reg.claimPair(); t.pair < 0 {
-		return again{fmt.Errorf("all %d places of %s are taken", pairs-1, t.addr)}
+		return again{t.noPair()}
 	}
 	if t.reg.extended {
 		t.reg.claimant(t.pair).Store(asClaimant(t.ep.ident))
@@ -228,8 +313,8 @@ func (t *attempt) announce() error {
 	}
 	defer closeAll(sock)
 	absent := sock < 0
-	if refused, _ := probeServer(sock); refused {
-		return fmt.Errorf("its process does not listen any more: %s refuses", e.cfg.socketPath(t.addr.uri))
+	if err := t.listens(sock); err != nil {
+		return err
 	}
 	c := &conn{
 		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, recvEvent: -1,

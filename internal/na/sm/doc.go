@@ -11,7 +11,9 @@
 //     socket in /tmp when it connects, which it does with its first message. C's peers get a token for each message; peers
 //     of this package get one only while the region says that they sleep.
 //   - The poller is an endpoint's goroutine that makes progress while no caller drives. A caller that waits polls its conn
-//     itself ([Endpoint.Drive]).
+//     itself ([Endpoint.Drive]). A caller that waits for several calls, one after the other, receives the messages of all of them
+//     ([Endpoint.DriveGroup]).
+//   - The joint receiver is a goroutine of the process. It receives for the callers while several of them wait for different conns.
 //   - Transfers ([Endpoint.Get], [Endpoint.Put]) are single system calls of the goroutine that starts them.
 //
 // Usage:

@@ -37,7 +37,7 @@ type Endpoint struct {
 	files       struct{ region, socket shm.File }
 	notify      int // inotify descriptor, -1 if there is none
 	poll        *poller
-	watch       watcher
+	watch       progress.Watcher
 	places      *hostquota.Book // the region's
 	maintenance maintenance
 	stats       counters
@@ -62,6 +62,8 @@ type Endpoint struct {
 
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 
+	beside atomic.Uint64 // see SetBeside; 0: none
+
 	mu sync.Mutex
 	// sealed is true when no more goroutines may start.
 	// +checklocks:mu
@@ -80,10 +82,14 @@ type Endpoint struct {
 	nextID int32
 }
 
-var _ na.Endpoint = (*Endpoint)(nil)
+var (
+	_ na.Endpoint    = (*Endpoint)(nil)
+	_ na.GroupDriver = (*Endpoint)(nil)
+)
 
-// Open opens an endpoint, which lives until Close. Regions and sockets that dead processes have left are removed first.
-func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
+// Open opens an endpoint, which lives until Close. Before that it removes the regions and sockets that dead processes have left, which may take
+// long if there are many. If ctx ends meanwhile, Open returns an error of kind [na.Canceled] that wraps the cause.
+func Open(ctx context.Context, cfg Config) (na.Endpoint, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
@@ -93,7 +99,7 @@ func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Addr: cfg.Address, Err: err}
 	}
 	for tries := 1; ; tries++ {
-		e, err := openAs(cfg, name)
+		e, err := openAs(ctx, cfg, name)
 		if err == nil {
 			return e, nil
 		}
@@ -104,7 +110,7 @@ func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
 }
 
 // openAs opens an endpoint with the next number of this process.
-func openAs(cfg Config, name string) (*Endpoint, error) {
+func openAs(ctx context.Context, cfg Config, name string) (*Endpoint, error) {
 	id, err := takeNumber()
 	if err != nil {
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: cfg.Address, Err: err}
@@ -119,8 +125,7 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 		name = e.ident.uri()
 	}
 	e.own = e.newAddr(e.ident, name)
-	e.watch.ep, e.watch.stop = e, make(chan struct{})
-	if err := e.establish(); err != nil {
+	if err := e.establish(ctx); err != nil {
 		e.undo()
 		if na.KindOf(err) != 0 {
 			return nil, err
@@ -135,8 +140,10 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 }
 
 // establish creates the resources of the endpoint outside this process.
-func (e *Endpoint) establish() (err error) {
-	reclaimAll(&e.cfg)
+func (e *Endpoint) establish(ctx context.Context) (err error) {
+	if err := reclaimAll(ctx, &e.cfg); err != nil {
+		return &na.Error{Kind: na.Canceled, Op: "open", Addr: e.own.String(), Err: err}
+	}
 	if e.sock, err = openSocket(); err != nil {
 		return err
 	}
@@ -312,11 +319,13 @@ func (e *Endpoint) addConn(c *conn) bool {
 // +checklocks:e.mu
 func (e *Endpoint) addConnLocked(c *conn) {
 	c.spins.Init(e.cfg.Progress, progress.Memory)
+	c.role.watch.Init(c)
 	if c.withinProcess() {
 		e.cfg.Progress.AddPair()
 	}
 	e.nextID++
 	c.id = e.nextID
+	c.serial = serials.Add(1)
 	e.byID[c.id] = c
 	if c.server {
 		e.pairs[c.pair] = c
@@ -451,7 +460,7 @@ func (e *Endpoint) end() {
 	e.ended.Store(true)
 	e.poll.wake()
 	<-e.pollEnd
-	e.watch.close()
+	e.watch.Close()
 	e.undo()
 	close(e.finished)
 }

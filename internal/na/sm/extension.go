@@ -15,6 +15,8 @@ import (
 //	0x920CC  closing   4  1: the owner takes no new clients, 2: nor messages
 //	0x920D0  started   8  the start time of the owner's process in /proc/PID/stat
 //	0x920D8  rebuilt   4  the number of times that the owner has made the region anew after it was cut off
+//	0x920DC  zero      4
+//	0x920E0  beside    8  the hash of the owner's address in the network beside shared memory, 0: there is none
 //
 // Behind the region of C's layout follows one block for each pair:
 //
@@ -35,6 +37,7 @@ const (
 	offClosing = offTail + 12
 	offStarted = offTail + 16
 	offRebuilt = offTail + 24
+	offBeside  = offTail + 32
 
 	extensionVersion = 1
 

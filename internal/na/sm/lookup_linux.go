@@ -236,6 +236,9 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	e.transfers.start(t)
 }
 
+// HostID returns the part of combined addresses that identifies this host, as C's build without NA_SM_USE_UUID writes it.
+func HostID() string { return hostID() }
+
 // hostID returns the number that identifies this host in combined addresses, as gethostid of the C library does: the contents of a
 // file that hardly any host has, or else a number made of the address of the host's name. A name server has resolveLimit to answer;
 // without an address the number is 0, as in C.

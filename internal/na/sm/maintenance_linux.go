@@ -24,7 +24,9 @@ type maintenance struct {
 
 	// The poller owns the following.
 	openSeen, deathSeen uint32
-	openUntil, until    time.Time
+	openUntil           time.Time // end of openTime since a client last opened the region
+	lookUntil           time.Time // end of maintenanceTime since a client last opened the region
+	until               time.Time // end of maintenanceTime since a client last died
 	next                time.Time // last sweep
 	check               time.Time // last check of the servers
 	restore             time.Time // when the poller restores removed files; zero: none is missing
@@ -50,7 +52,7 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 	k := &e.maintenance
 	if n := k.opens.Load(); n != k.openSeen {
 		k.openSeen = n
-		k.openUntil, k.until = now.Add(openTime), now.Add(maintenanceTime)
+		k.openUntil, k.lookUntil = now.Add(openTime), now.Add(maintenanceTime)
 	}
 	if n := k.deaths.Load(); n != k.deathSeen {
 		k.deathSeen = n
@@ -65,6 +67,8 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 		d = blindInterval
 	case now.Before(k.until) || k.suspects != 0 || k.lost != [pairWords]uint64{}:
 		d = orphanInterval
+	case now.Before(k.lookUntil):
+		d = lookInterval
 	}
 	if k.cut.Load() {
 		d = shorter(d, time.Microsecond)
@@ -184,7 +188,7 @@ func maps(pid int32, inode uint64) bool {
 // ring while no client is stopped.
 func (e *Endpoint) sweepBuffers() {
 	k := &e.maintenance
-	if k.deathSeen == 0 {
+	if k.deaths.Load() == 0 { // not deathSeen, because only a poller that parks updates that
 		return
 	}
 	var lost uint64

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -128,14 +129,18 @@ func statFields(pid string) []string {
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 }
 
-// reclaimAll removes the files of dead processes. It leaves files that it may not remove.
-func reclaimAll(cfg *Config) {
+// reclaimAll removes the files of dead processes. It leaves files that it may not remove. If ctx ends before reclaimAll has looked at all
+// files, it returns the cause.
+func reclaimAll(ctx context.Context, cfg *Config) error {
 	for _, dir := range [...]string{cfg.ShmDir, cfg.SocketDir} {
 		list, err := os.ReadDir(dir)
 		if err != nil {
 			continue
 		}
 		for _, f := range list {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			name := strings.TrimPrefix(f.Name(), ".") // which spares begin with
 			if uri, ok := strings.CutPrefix(name, cfg.Prefix+"-"); ok {
 				if draft, ok := strings.CutSuffix(uri, draftSuffix); ok {
@@ -146,6 +151,10 @@ func reclaimAll(cfg *Config) {
 			}
 		}
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // reclaim removes the region and the socket of an endpoint if its process is gone, and reports whether there are none any more. An

@@ -38,8 +38,8 @@ type poller struct {
 	// deadline for each call would wake the poller each time.
 	awaited atomic.Bool
 
-	tasks    tasks // has a lock of its own
-	offered  bool  // there may be tasks
+	tasks    progress.Tasks[na.Task] // has a lock of its own
+	watch    taskWatch
 	spins    progress.Source
 	rounds   int
 	signaled bool // a doorbell has rung
@@ -81,6 +81,8 @@ func newPoller(e *Endpoint) (*poller, error) {
 		return nil, err
 	}
 	p.step = p.fetch
+	p.watch.poll = p
+	p.watch.Init(&p.watch)
 	p.spins.Init(e.cfg.Progress, progress.Memory)
 	return p, nil
 }
@@ -163,7 +165,7 @@ func (p *poller) run(gen uint32) {
 // revive starts another goroutine as the poller.
 func (p *poller) revive(gen uint32) {
 	defer p.ep.runners.Done()
-	if next, ok := p.tasks.nextGeneration(gen); ok {
+	if next, ok := p.tasks.Ended(gen); ok {
 		p.startPoller(next)
 	}
 }
@@ -172,8 +174,8 @@ func (p *poller) revive(gen uint32) {
 func (p *poller) progress(gen uint32) (last bool) {
 	s := p.spins.Spin(false)
 	defer s.End()
-	for hot := false; ; {
-		if p.ep.ended.Load() && !p.offered {
+	for hot := gen > 0; ; { // a goroutine of a later generation spins at first, because it has replaced one that is in a task of a new request
+		if p.ep.ended.Load() && p.tasks.Waiting() == 0 {
 			return true
 		}
 		got := p.round()
@@ -204,7 +206,7 @@ func (p *poller) progress(gen uint32) (last bool) {
 // busy reports whether messages are likely to come soon on conns that no driver has claimed: requests, or responses.
 func (e *Endpoint) busy() bool {
 	return slices.ContainsFunc(e.list(), func(c *conn) bool {
-		return c.role.claim.Load() == 0 && (c.serves.Load() || c.addr.expected.Len() > 0)
+		return !c.role.claim.Taken() && (c.serves.Load() || c.addr.expected.Len() > 0)
 	})
 }
 
@@ -245,10 +247,10 @@ func (p *poller) visit(c *conn) bool {
 	n := c.receive(receiveBatch)
 	if n > 0 {
 		c.spins.Answered()
+		c.operations()
 	}
 	if len(c.tasks) > 0 {
-		p.tasks.offer(c.tasks)
-		p.offered = true
+		p.tasks.Offer(c.tasks)
 		clear(c.tasks)
 		c.tasks = c.tasks[:0]
 	}
@@ -294,7 +296,7 @@ func (p *poller) dispatch(events []unix.EpollEvent) {
 func (p *poller) park() bool {
 	p.tick(time.Now())
 	p.look()
-	if p.signaled || p.offered || p.arm() { // a client that has left may have sent requests before
+	if p.signaled || p.tasks.Waiting() > 0 || p.arm() { // look may have found the last requests of a client that has left
 		return true
 	}
 	p.state.Store(pollParked)
@@ -367,12 +369,13 @@ func (p *poller) arm() bool {
 
 // Intervals of the work for which the poller gets no event.
 const (
-	busyInterval   = time.Millisecond       // looks at conns of peers that ring no doorbell
+	busyInterval   = time.Millisecond       // looks at conns of peers that send no wake-up
 	checkInterval  = time.Second            // looks for closed endpoints of living processes
 	roomShortest   = 20 * time.Microsecond  // attempts to send messages that wait for room,
 	roomLongest    = time.Millisecond       // which become rarer
 	blindInterval  = 20 * time.Millisecond  // looks at the command ring if inotify does not report new clients
-	orphanInterval = 250 * time.Millisecond // looks at copy buffers that a client has left behind
+	orphanInterval = 250 * time.Millisecond // looks for copy buffers and pairs that a dead client has left, after a death or while one is left
+	lookInterval   = time.Second            // the same looks after a client has opened the region, as long as no look finds any
 	tickInterval   = 10 * time.Millisecond  // the periodic work of a poller that does not park
 )
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,8 +28,11 @@ const (
 	targetEnv = "CINNABAR_SM_TARGET"
 	stepEnv   = "CINNABAR_SM_STEP"
 	modeEnv   = "CINNABAR_SM_MODE" // a progress.Mode
-	lateEnv   = "CINNABAR_SM_LATE" // time that a wake-up takes longer
+	lateEnv   = "CINNABAR_SM_LATE" // delay of each wake-up; at its end the process prints the number of delays
 )
+
+// lateToll is the delay of each signal to another process, in processes and tests that delay wake-ups.
+const lateToll = 13 * time.Microsecond
 
 // roles are the functions of a test's other processes. They print their steps on standard output, a line each, and go on, or end,
 // after a line on standard input.
@@ -58,7 +62,11 @@ func playing(play func(*player) error) func([]string) error {
 			return err
 		}
 		if late > 0 {
-			progress.MakeWakeUpsDear(late, 13*time.Microsecond, true)
+			progress.MakeWakeUpsDear(late, lateToll, true)
+			defer func() {
+				lates, tolls := progress.DearWakeUps()
+				fmt.Println("delayed", lates, tolls)
+			}()
 		}
 		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Progress: progress.New(progress.Mode(os.Getenv(modeEnv)))}, in: bufio.NewScanner(os.Stdin)})
 	}
@@ -337,14 +345,25 @@ func TestClientStopped(t *testing.T) {
 	})
 }
 
-// TestServerKilled kills a server: calls under way end in bounded time, so do later ones, and the next endpoint to open
-// removes what it has left.
+// TestServerKilled kills a server. Calls that are under way end in bounded time, later calls do too, and the next endpoint that is opened
+// removes the files of the server. In mode Latency the poller of the client does not park while a call waits, and must still see the death.
 // parity: D01
 func TestServerKilled(t *testing.T) {
-	prefix := privatePrefix("k")
-	s := start(t, "server", prefixEnv+"="+prefix)
+	for _, mode := range []progress.Mode{progress.Balanced, progress.Latency, progress.Economy} {
+		t.Run(string(mode), func(t *testing.T) {
+			if err := mode.Check(runtime.NumCPU()); err != nil {
+				t.Skip(err)
+			}
+			serverKilled(t, mode)
+		})
+	}
+}
+
+func serverKilled(t *testing.T, mode progress.Mode) {
+	prefix := privatePrefix("k" + string(mode))
+	s := start(t, "server", prefixEnv+"="+prefix, modeEnv+"="+string(mode))
 	addr := s.expect("ready ")
-	client := open(t, Config{Prefix: prefix})
+	client := open(t, Config{Prefix: prefix, Progress: progress.New(mode)})
 	calls(t, client, addr)
 	to := lookup(t, client, addr)
 	s.Suspend()
@@ -354,6 +373,7 @@ func TestServerKilled(t *testing.T) {
 	if err := send.wait(t); err != nil {
 		t.Fatal(err)
 	}
+	client.Drive(to, &recv.ev) // returns after a spin without a message; the poller then waits
 	done := to.Done()
 	s.Kill()
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
@@ -372,6 +392,91 @@ func TestServerKilled(t *testing.T) {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left: %v", path, err)
 		}
+	}
+}
+
+// TestClientKilledLatency kills clients of a server in mode Latency. The poller of the server does not park, because the server waits for the
+// response to a call of its own, and must still take back the pair and the copy buffer of each client.
+func TestClientKilledLatency(t *testing.T) {
+	if err := progress.Latency.Check(runtime.NumCPU()); err != nil {
+		t.Skip(err)
+	}
+	for _, step := range []string{"claimed", "buffer claimed", "answered"} {
+		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
+			server, _ := serve(t, Config{Progress: progress.New(progress.Latency)})
+			peer := start(t, "server")
+			to := lookup(t, server, peer.expect("ready "))
+			calls(t, server, to.String())
+			peer.Suspend()
+			send, recv := newSignal(), newSignal()
+			server.RecvExpected(&recv.op, to, 1, make([]byte, bufferSize))
+			server.SendRequest(&send.op, to, 1, []byte("a call"))
+			if err := send.wait(t); err != nil {
+				t.Fatal(err)
+			}
+			server.Drive(to, &recv.ev) // returns after a spin without a message; the poller then waits
+			spins := server.cfg.Progress.Counters().Spins
+			eventually(t, "the poller looks for the response", func() bool { return server.cfg.Progress.Counters().Spins > spins })
+			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
+			c.expect("at ")
+			c.Kill()
+			settled(t, server)
+			peer.Resume()
+			if err := recv.wait(t); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestDearWakeUps delays each wake-up and each signal of both processes, and stops the server while a call waits. Every call must get its
+// answer, also when both sides have parked. The counters of both processes prove that delays have taken place. The test does not run in
+// parallel with others, because it sets the delays of the whole process.
+func TestDearWakeUps(t *testing.T) {
+	const late = 300 * time.Microsecond
+	progress.MakeWakeUpsDear(late, lateToll, true)
+	defer progress.MakeWakeUpsDear(0, 0, true)
+	for _, mode := range []progress.Mode{progress.Balanced, progress.Economy} {
+		t.Run(string(mode), func(t *testing.T) {
+			lates, tolls := progress.DearWakeUps()
+			s := start(t, "server", modeEnv+"="+string(mode), lateEnv+"="+late.String())
+			policy := progress.New(mode)
+			client := open(t, Config{Progress: policy})
+			to := lookup(t, client, s.expect("ready "))
+			c := newCaller(client, to)
+			for i := range 20 {
+				calls(t, client, to.String())
+				if i%2 == 0 { // in the other rounds the server may spin when it is stopped
+					conn := to.(*Addr).conn.Load()
+					eventually(t, "the server parks", func() bool { return conn.ext.asleep.Load() == 1 })
+				}
+				s.Suspend()
+				send, recv := newSignal(), newSignal()
+				c.tag++
+				client.RecvExpected(&recv.op, to, c.tag, c.buf)
+				client.SendRequest(&send.op, to, c.tag, []byte("late"))
+				if err := send.wait(t); err != nil {
+					t.Fatal(err)
+				}
+				client.Drive(to, &recv.ev)
+				eventually(t, "the poller of the client parks", client.poll.parked.Load)
+				s.Resume()
+				if err := recv.wait(t); err != nil || string(c.buf[:recv.op.N]) != "late" {
+					t.Fatalf("a call to a server that was stopped: %d bytes, %v", recv.op.N, err)
+				}
+			}
+			if n := policy.Counters().Parks; n == 0 {
+				t.Error("the client has not counted a park")
+			}
+			if l, n := progress.DearWakeUps(); l == lates || n == tolls {
+				t.Errorf("%d wake-ups and %d signals of the client were delayed, want some of both", l-lates, n-tolls)
+			}
+			s.Send("")
+			var l, n uint64
+			if _, err := fmt.Sscan(s.expect("delayed "), &l, &n); err != nil || l == 0 || n == 0 {
+				t.Errorf("%d wake-ups and %d signals of the server were delayed, want some of both; %v", l, n, err)
+			}
+		})
 	}
 }
 

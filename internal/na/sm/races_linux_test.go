@@ -102,7 +102,7 @@ func TestPartingOffersTasks(t *testing.T) {
 	}
 	defer p.set.Close()
 	p.ep.conns.Store(new([]*conn))
-	p.offered = true
+	p.tasks.Offer([]na.Task{taskFunc(func() {})})
 	if !p.park() {
 		t.Error("parks with a task to run")
 	}

@@ -154,6 +154,7 @@ func (e *Endpoint) rebuild(path string, held []*conn) error {
 	return e.region.read(func() {
 		e.region.initBut(e.ident, startTime("self"), taken)
 		shm.Uint32(e.region.b, offRebuilt).Store(e.maintenance.rebuilt)
+		shm.Uint64(e.region.b, offBeside).Store(e.beside.Load())
 		if e.refusing.Load() {
 			e.region.setClosing(closingRefuses)
 		}

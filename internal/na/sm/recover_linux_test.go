@@ -23,6 +23,9 @@ func TestCutOff(t *testing.T) {
 	for _, mode := range []progress.Mode{progress.Balanced, progress.Economy} {
 		cfg := Config{Prefix: privatePrefix("c"), Progress: progress.New(mode)}
 		server, _ := serve(t, cfg)
+		if err := server.SetBeside("ofi+tcp://192.0.2.1:1"); err != nil {
+			t.Fatal(err)
+		}
 		old := open(t, cfg)
 		c := newCaller(old, lookup(t, old, server.own.String()))
 		raw := newRaw(t, server)
@@ -62,6 +65,9 @@ func TestCutOff(t *testing.T) {
 			}
 			fresh := open(t, cfg)
 			calls(t, fresh, server.own.String())
+			if err := fresh.Reachable(lookup(t, fresh, server.own.String()), "ofi+tcp://192.0.2.1:1", nil); err != nil {
+				t.Errorf("round %d: the address beside shared memory is lost: %v", round, err)
+			}
 			shut(t, fresh)
 		}
 		raw.release()

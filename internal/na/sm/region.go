@@ -119,6 +119,16 @@ func (r *region) claimPair() int {
 	return -1
 }
 
+// hasFreePair reports whether claimPair would find a pair.
+func (r *region) hasFreePair() bool {
+	for w := range pairWords {
+		if r.pairMap(w).Load() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // giveUpPair releases a pair that was not announced to the server, or that the server does not use.
 func (r *region) giveUpPair(pair int) {
 	if r.extended {

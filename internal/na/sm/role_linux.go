@@ -15,18 +15,24 @@ import (
 // then parks. A goroutine that waits for a message of a peer receives from that peer's conn itself instead (drive), and claims the
 // conn, so that messages do not wake the poller. The conn stays claimed after the driver has its message, because that driver is
 // likely to be back soon with its next call. The claim ends when no goroutine has driven the conn for a tick of the watcher, or when
-// other operations wait for the peer too.
+// other operations wait for the peer too, unless all of these belong to a goroutine that drives for them one after the other. If callers
+// of the process wait for several conns at once, joint receives for all of them.
 type role struct {
-	held   atomic.Bool   // a goroutine has the receive role; it keeps the role when it tears the conn down
-	missed atomic.Bool   // the poller has parked without a look, since it was held
-	wanted atomic.Bool   // the poller waits for the role
-	claim  atomic.Uint32 // 1: drivers receive; the poller does not
-	drives atomic.Uint64 // number of calls of drive
+	held   atomic.Bool    // a goroutine has the receive role; it keeps the role when it tears the conn down
+	missed atomic.Bool    // the poller parks without a look at the conn, because another goroutine has the role
+	wanted atomic.Bool    // the poller waits for the role
+	claim  progress.Claim // while it is taken, drivers receive and the poller does not
+	watch  progress.Watch
+	joined atomic.Bool // true while joint receives from the conn; written with the lock of joint held
+	// unasked is the number of messages in a row that joint has received while no operation waited for the peer. Only the goroutine of joint
+	// uses it.
+	unasked int
+	// undriven is true if a goroutine may wait for an operation with the peer without driving. The goroutine that receives the message of the
+	// last such operation sets undriven to false. It may do so just after another goroutine has set undriven and begun to wait; that goroutine
+	// then waits until the watcher ends the claim.
+	undriven atomic.Bool
 
 	message na.Message // used by the holder of the role
-
-	watched      bool   // guarded by watcher.mu
-	watchedDrive uint64 // the watching goroutine's
 }
 
 // enter takes the receive role, if it is free.
@@ -72,18 +78,18 @@ func (c *conn) leave() {
 }
 
 // polled reports whether the poller receives from the conn, and not drivers.
-func (c *conn) polled() bool { return c.role.claim.Load() == 0 || c.ending.Load() != nil }
+func (c *conn) polled() bool { return !c.role.claim.Taken() || c.ending.Load() != nil }
 
 // takeClaim claims the conn for drivers, so that the poller does not receive from it. The caller has the receive role.
 func (c *conn) takeClaim() {
-	if c.role.claim.Swap(1) != 0 {
+	if !c.role.claim.Take() {
 		return
 	}
 	c.sleeping(false)
 	if c.ext == nil && c.recvEvent >= 0 {
 		c.ep.poll.setMuted(c.recvEvent, c.id, true)
 	}
-	c.ep.watch.add(c)
+	c.ep.watch.Add(&c.role.watch) // no claim is left behind if the watcher is closed, because the endpoint then ends all conns
 }
 
 // releaseClaimTries bounds the attempts of releaseClaim to take the receive role.
@@ -93,7 +99,7 @@ const releaseClaimTries = 64
 // because a driver with the role would otherwise go on with an unclaimed conn and disabled wake-ups. If a driver has the role, that
 // driver or the watcher ends the claim later.
 func (c *conn) releaseClaim() {
-	if c.role.claim.Load() == 0 {
+	if !c.role.claim.Taken() {
 		return
 	}
 	for range releaseClaimTries {
@@ -108,7 +114,7 @@ func (c *conn) releaseClaim() {
 
 // unclaim is releaseClaim for a goroutine that has the receive role.
 func (c *conn) unclaim() {
-	if c.dead.Load() || c.role.claim.Swap(0) == 0 {
+	if c.dead.Load() || !c.role.claim.End() {
 		return
 	}
 	c.sleeping(true)
@@ -121,32 +127,60 @@ func (c *conn) unclaim() {
 
 // Drive implements [na.Endpoint].
 func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
-	p, ok := a.(*Addr)
-	if !ok || p.ep != e {
-		return
-	}
-	if c := p.conn.Load(); c != nil && !ev.IsSet() {
-		c.drive(ev)
+	if c := e.connTo(a); c != nil && !ev.IsSet() {
+		c.drive(ev, false)
 	}
 }
 
-// drive is [Endpoint.Drive] for one conn.
-func (c *conn) drive(ev *na.Event) {
+// DriveGroup implements [na.GroupDriver].
+func (e *Endpoint) DriveGroup(a na.Addr, ev *na.Event) {
+	if c := e.connTo(a); c != nil && !c.self && !ev.IsSet() {
+		c.drive(ev, true)
+	}
+}
+
+// Undriven implements [na.GroupDriver].
+func (e *Endpoint) Undriven(a na.Addr) {
+	if c := e.connTo(a); c != nil {
+		c.role.undriven.Store(true)
+		c.releaseClaim()
+	}
+}
+
+// connTo returns the connection to the peer a, or nil.
+func (e *Endpoint) connTo(a na.Addr) *conn {
+	p, ok := a.(*Addr)
+	if !ok || p.ep != e {
+		return nil
+	}
+	return p.conn.Load()
+}
+
+// drive implements [Endpoint.Drive] for one conn, or [Endpoint.DriveGroup] if group is true.
+func (c *conn) drive(ev *na.Event, group bool) {
 	r, p := &c.role, c.ep.poll
-	r.drives.Add(1)
-	s := c.spins.Spin(true)
-	begun := p.tasks.begun.Load()
-	if (p.state.Load() != pollActive || c.addr.expected.Len() <= 1) && s.Begin() {
-		c.driveSpinning(ev, &s)
-		s.End()
-	} else if !r.held.Load() {
-		c.releaseClaim() // so that the poller receives, because this driver may not spin
+	r.claim.Drive()
+	begun := p.tasks.Begun()
+	joined := joint.wanted(c) && joint.join(c)
+	if !joined {
+		s := c.spins.Spin(true)
+		leave := p.state.Load() == pollActive && c.addr.expected.Len() > 1 && !c.keepsFor(group)
+		if !leave && s.Begin() {
+			joint.driver.Store(c.serial)
+			c.driveSpinning(ev, &s, group)
+			joint.driver.Store(0)
+			s.End()
+			joined = !ev.IsSet() && joint.wanted(c) && joint.join(c)
+		} else if !r.held.Load() {
+			c.releaseClaim() // so that the poller receives, because this driver may not spin
+		}
 	}
 	if ev.IsSet() {
 		return
 	}
+	r.undriven.Store(true)
 	c.spins.Park()
-	if c.ep.expects() {
+	if !joined && c.ep.expects() {
 		p.wake() // so that the poller looks for the message instead
 	}
 	if p.state.Load() == pollInTask {
@@ -155,7 +189,7 @@ func (c *conn) drive(ev *na.Event) {
 }
 
 // driveSpinning receives from c until ev is set or the spin ends, unless another goroutine has the receive role.
-func (c *conn) driveSpinning(ev *na.Event, s *progress.Spin) {
+func (c *conn) driveSpinning(ev *na.Event, s *progress.Spin, group bool) {
 	if !c.enter() {
 		return
 	}
@@ -165,21 +199,34 @@ func (c *conn) driveSpinning(ev *na.Event, s *progress.Spin) {
 	}
 	c.takeClaim()
 	c.driveHeld(ev, s)
-	if !ev.IsSet() || c.serves.Load() || c.addr.expected.Len() > 0 || c.ending.Load() != nil {
+	if !ev.IsSet() || c.serves.Load() || c.operations() > 0 && !c.keepsFor(group) || c.ending.Load() != nil {
 		c.unclaim()
 	}
 	c.leave()
 }
 
+// keepsFor reports whether a driver keeps the claim although further operations wait for the peer, because all of these belong to the
+// goroutine that drives for a group.
+func (c *conn) keepsFor(group bool) bool { return group && !c.role.undriven.Load() }
+
+// operations returns the number of operations that wait for the peer. If there is none, no goroutine waits for the peer either.
+func (c *conn) operations() int {
+	n := c.addr.expected.Len()
+	if n == 0 && c.role.undriven.Load() {
+		c.role.undriven.Store(false)
+	}
+	return n
+}
+
 // driveMessages bounds the messages that a driver takes before it returns to its caller, which may have a deadline.
 const driveMessages = 1024
 
-// driveHeld receives until ev is set, the spin ends, or the poller wants the role.
+// driveHeld receives until ev is set, the spin ends, the poller wants the role, or joint receives for other callers.
 func (c *conn) driveHeld(ev *na.Event, s *progress.Spin) {
 	for taken := 0; taken < driveMessages && !ev.IsSet() && !c.dead.Load() && !c.role.wanted.Load(); {
-		n := c.receive(1)
+		n := c.receive(min(max(c.addr.expected.Len(), 1), receiveBatch))
 		if n == 0 {
-			if !s.Vain() {
+			if !s.Vain() || joint.running.Load() {
 				return
 			}
 			shm.Pause(1)

@@ -101,7 +101,7 @@ func (ts *transfers) start(t *transfer) {
 	}
 	t.win = ts.windows.windowFor(t)
 	long := t.total > t.inline()
-	if long && !ts.mayBlock(t) {
+	if t.win == nil && joint.receivesFrom(t.to) || long && !ts.mayBlock(t) {
 		ts.enqueue(t)
 		ts.wg.Done()
 		return

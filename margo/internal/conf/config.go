@@ -122,6 +122,7 @@ type Own struct {
 	MaxQueued           int64            `json:"max_queued,omitempty"`
 	Queues              map[string]int64 `json:"queues,omitempty"`
 	HandlerWarning      Duration         `json:"handler_warning,omitempty"`
+	MaxHandlerTime      Duration         `json:"max_handler_time,omitempty"`
 	ProgressMode        string           `json:"progress_mode,omitempty"`
 	AllowRemoteShutdown bool             `json:"allow_remote_shutdown,omitempty"`
 	AllowQuery          bool             `json:"allow_query,omitempty"`

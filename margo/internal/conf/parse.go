@@ -113,6 +113,7 @@ func (p *parser) own(r *reader) {
 	r.integer("max_queued", &o.MaxQueued, -1, maxCount)
 	p.queues(r)
 	r.span("handler_warning", (*time.Duration)(&o.HandlerWarning))
+	r.span("max_handler_time", (*time.Duration)(&o.MaxHandlerTime))
 	r.enum("progress_mode", &o.ProgressMode, "latency")
 	r.boolean("allow_remote_shutdown", &o.AllowRemoteShutdown)
 	r.boolean("allow_query", &o.AllowQuery)
@@ -198,11 +199,10 @@ func (p *parser) noteMercury() {
 		given     bool
 		key, text string
 	}{
-		{m.AutoSM, "auto_sm", "peers on the same host are reached by the engine's own protocol"},
 		{m.NoBlock, "na_no_block", "Config.Progress.Mode, or cinnabar.progress_mode, chooses between polling and sleeping"},
 		{m.MaxContexts > 1, "max_contexts", "an engine needs no contexts to use several processors"},
 		{m.AuthKey != "", "auth_key", "ofi+tcp and na+sm have no keys"},
-		{m.SMInfo != "", "sm_info_string", "a listener over na+sm gets its address from the argument of Listen"},
+		{m.SMInfo != "", "sm_info_string", "with auto_sm the endpoint in shared memory has the numbers of the process and of the engine; a listener over na+sm gets its name from the argument of Listen"},
 		{m.RequestMemDevice, "na_request_mem_device", "bulk memory is host memory"},
 	} {
 		if n.given {

@@ -1,4 +1,4 @@
-package ofitcp
+package ofiaddr
 
 import (
 	"context"
@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"cinnabar/internal/hostquota"
@@ -18,86 +16,108 @@ import (
 )
 
 const (
-	// maxTried limits the addresses of a host that one Resolve tries, because a resolver's answer may have thousands.
-	maxTried = 16
+	// RetryFirst and RetryMax bound the time between two attempts to connect.
+	RetryFirst = 2 * time.Millisecond
+	RetryMax   = 250 * time.Millisecond
+	// MaxTried limits the addresses of a host that one Resolve tries, because a resolver's answer may have thousands.
+	MaxTried = 16
 	// leastTry is the least time for an attempt to connect to one address, unless the context ends earlier.
 	leastTry = 2 * time.Second
 )
 
-// named is the address of a peer with the name of its host. It implements [na.Named]. Operations use the peer of one of the host's
-// addresses, so a program that has a peer by name and by address uses one connection for both.
-type named struct {
-	ep   *Endpoint
-	host string
-	port uint16
-	str  string
-
-	turn  chan struct{}        // of capacity 1, a lock: holds an element while a Resolve is under way
-	found atomic.Pointer[peer] // the result of the latest Resolve; nil: none has succeeded
+// Peer is the peer of an address of a host, as [Named.Resolve] uses it.
+type Peer interface {
+	na.Addr
+	// Connected reports whether there is a connection with the peer. It returns true for the peer that is the endpoint itself, because the
+	// endpoint needs no connection with itself.
+	Connected() bool
+	// Join waits for a connection with the peer, and starts an attempt to connect if none is under way. The attempt goes on after ctx
+	// has ended. An error of the attempt is a [na.Error].
+	Join(ctx context.Context) error
 }
 
-var _ na.Named = (*named)(nil)
+// Names are the parts of an endpoint that its [Named] addresses use. They are constant.
+type Names struct {
+	Scheme      string                    // begin of address strings, such as "ofi+tcp://"
+	Resolver    *net.Resolver             // resolves the names
+	Self        netip.Addr                // the endpoint's address, which determines the family of its peers' addresses
+	DialTimeout time.Duration             // the most time for the resolver's answer, and for an attempt to connect
+	DialRetry   time.Duration             // time for which Resolve tries a host again that refuses connections
+	Local       *hostquota.Account        // account of the zero Host, for names that were not resolved yet
+	Ended       <-chan struct{}           // closed when the endpoint begins to close
+	Spawn       func(func()) bool         // starts a goroutine of the endpoint, or reports false because that is closed
+	Peer        func(netip.AddrPort) Peer // returns the one peer of an address
+	Refused     func(error) bool          // reports whether an error of Join says that the host refuses the connection
+}
 
-func newNamed(e *Endpoint, host string, port uint16) *named {
-	return &named{ep: e, host: host, port: port, str: scheme + net.JoinHostPort(host, strconv.Itoa(int(port))), turn: make(chan struct{}, 1)}
+// Named is the address of a peer with the name of its host. It implements [na.Named]. Operations use the peer of one of the host's
+// addresses, so a program that has a peer by name and by address uses one connection for both.
+type Named struct {
+	names *Names
+	host  string
+	port  uint16
+	str   string
+
+	turn  chan struct{}        // of capacity 1, a lock: holds an element while a Resolve is under way
+	found atomic.Pointer[Peer] // the result of the latest Resolve; nil: none has succeeded
+}
+
+var _ na.Named = (*Named)(nil)
+
+// New returns the address of the peer at a port of a host. It does not ask the resolver.
+func (n *Names) New(host string, port uint16) *Named {
+	return &Named{names: n, host: host, port: port, str: n.Scheme + net.JoinHostPort(host, strconv.Itoa(int(port))), turn: make(chan struct{}, 1)}
 }
 
 // String implements [na.Addr].
-func (n *named) String() string { return n.str }
+func (n *Named) String() string { return n.str }
 
 // Equal implements [na.Addr].
-func (n *named) Equal(other na.Addr) bool {
-	if o, ok := other.(*named); ok {
-		return n.ep == o.ep && n.str == o.str
+func (n *Named) Equal(other na.Addr) bool {
+	if o, ok := other.(*Named); ok {
+		return n.names == o.names && n.str == o.str
 	}
-	p := n.reached()
+	p := n.Reached()
 	return p != nil && p.Equal(other)
 }
 
 // Done implements [na.Addr].
-func (n *named) Done() <-chan struct{} {
+func (n *Named) Done() <-chan struct{} {
 	if p := n.found.Load(); p != nil {
-		return p.Done()
+		return (*p).Done()
 	}
 	return nil
 }
 
 // Account implements [na.Addr]. Before the first Resolve it returns the account of the zero Host.
-func (n *named) Account() *hostquota.Account {
+func (n *Named) Account() *hostquota.Account {
 	if p := n.found.Load(); p != nil {
-		return p.account
+		return (*p).Account()
 	}
-	return n.ep.cfg.Quota.Account(hostquota.Host{})
+	return n.names.Local
 }
 
 // Reached implements [na.Named].
-func (n *named) Reached() na.Addr {
-	if p := n.reached(); p != nil {
-		return p
+func (n *Named) Reached() na.Addr {
+	if p := n.found.Load(); p != nil && (*p).Connected() {
+		return *p
 	}
 	return nil
 }
 
-func (n *named) reached() *peer {
-	if p := n.found.Load(); p != nil && (p == n.ep.own || p.conn.Load() != nil) {
-		return p
-	}
-	return nil
-}
-
-// Resolve implements [na.Named]. For Config.DialRetry it resolves the host again and tries its addresses again while one of them
+// Resolve implements [na.Named]. For DialRetry it resolves the host again and tries its addresses again while one of them
 // refuses the connection.
-func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
+func (n *Named) Resolve(ctx context.Context) (na.Addr, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch := func() {
 		select {
-		case <-n.ep.ended:
+		case <-n.names.Ended:
 			cancel()
 		case <-ctx.Done():
 		}
 	}
-	if !n.ep.spawn(watch) {
+	if !n.names.Spawn(watch) {
 		return nil, n.closed()
 	}
 	select {
@@ -107,16 +127,16 @@ func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
 		return nil, n.failed(ctx, nil)
 	}
 	begin := time.Now()
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
-		if p := n.reached(); p != nil {
+	for wait := RetryFirst; ; wait = min(2*wait, RetryMax) {
+		if p := n.Reached(); p != nil {
 			return p, nil
 		}
 		p, failure := n.try(ctx)
 		switch {
 		case failure == nil:
-			n.found.Store(p)
+			n.found.Store(&p)
 			return p, nil
-		case !failure.refused || ctx.Err() != nil || time.Since(begin)+wait > n.ep.cfg.DialRetry:
+		case !failure.refused || ctx.Err() != nil || time.Since(begin)+wait > n.names.DialRetry:
 			return nil, n.failed(ctx, failure)
 		}
 		timer := time.NewTimer(wait)
@@ -136,41 +156,40 @@ type unreached struct {
 }
 
 // failed returns the error of a Resolve. If ctx has ended, the error wraps ctx's, and its text says how far Resolve came.
-func (n *named) failed(ctx context.Context, u *unreached) error {
+func (n *Named) failed(ctx context.Context, u *unreached) error {
 	text := "host " + strconv.Quote(n.host) + " is being resolved"
 	if u != nil {
 		text = u.text
 	}
-	switch err := ctx.Err(); {
-	case n.ep.closed.Load():
+	select {
+	case <-n.names.Ended:
 		return n.closed()
-	case err != nil:
+	default:
+	}
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", text, err)
 	}
 	return &na.Error{Kind: na.Unreachable, Op: "connect", Addr: n.str, Err: errors.New(text)}
 }
 
-func (n *named) closed() error { return &na.Error{Kind: na.Closed, Op: "connect", Addr: n.str} }
+func (n *Named) closed() error { return &na.Error{Kind: na.Closed, Op: "connect", Addr: n.str} }
 
 // try resolves the host and connects to its addresses in turn, until one answers.
-func (n *named) try(ctx context.Context) (*peer, *unreached) {
+func (n *Named) try(ctx context.Context) (Peer, *unreached) {
 	ips, err := n.lookup(ctx)
 	if err != nil {
 		return nil, &unreached{text: err.Error()}
 	}
-	tried := ips[:min(len(ips), maxTried)]
+	tried := ips[:min(len(ips), MaxTried)]
 	var u unreached
 	var causes []string
 	for i, ip := range tried {
-		p := n.ep.peer(netip.AddrPortFrom(ip, n.port))
-		if p == n.ep.own {
-			return p, nil
-		}
+		p := n.names.Peer(netip.AddrPortFrom(ip, n.port))
 		err := n.attempt(ctx, p, len(tried)-i)
 		if err == nil {
 			return p, nil
 		}
-		u.refused = u.refused || errors.Is(err, syscall.ECONNREFUSED)
+		u.refused = u.refused || n.names.Refused(err)
 		causes = append(causes, fmt.Sprintf("%v: %v", ip, err))
 		if ctx.Err() != nil {
 			break
@@ -185,15 +204,15 @@ func (n *named) try(ctx context.Context) (*peer, *unreached) {
 
 // lookup returns the host's addresses of the endpoint's family, in the resolver's order. It leaves out addresses that no host
 // can have: unspecified ones, multicast groups, and those with a zone.
-func (n *named) lookup(ctx context.Context) ([]netip.Addr, error) {
+func (n *Named) lookup(ctx context.Context) ([]netip.Addr, error) {
 	family, name := "ip4", "IPv4"
-	if n.ep.self.Addr().Is6() {
+	if n.names.Self.Is6() {
 		family, name = "ip6", "IPv6"
 	}
-	limit := n.ep.cfg.DialTimeout
+	limit := n.names.DialTimeout
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	answer, err := n.ep.cfg.Resolver.LookupNetIP(ctx, family, n.host)
+	answer, err := n.names.Resolver.LookupNetIP(ctx, family, n.host)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("host %q: no answer from the resolver so far, which has up to %v (DialTimeout)", n.host, limit)
@@ -219,15 +238,15 @@ func (n *named) lookup(ctx context.Context) ([]netip.Addr, error) {
 
 // attempt connects to p, the first of left addresses that are still to be tried. It takes an equal part of the time until ctx's
 // deadline, at least leastTry.
-func (n *named) attempt(ctx context.Context, p *peer, left int) error {
-	d := n.ep.cfg.DialTimeout
+func (n *Named) attempt(ctx context.Context, p Peer, left int) error {
+	d := n.names.DialTimeout
 	if end, ok := ctx.Deadline(); ok {
 		rest := time.Until(end)
 		d = min(d, max(rest/time.Duration(left), min(leastTry, rest)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	err := p.join(ctx)
+	err := p.Join(ctx)
 	switch e, ok := errors.AsType[*na.Error](err); {
 	case err == nil:
 		return nil
@@ -248,39 +267,20 @@ type joining struct {
 // Complete implements [na.Completer].
 func (j *joining) Complete(*na.Op) { close(j.done) }
 
-// joins reports whether the item is that of a joining.
-func (it *item) joins() bool { return it.msg == nil && it.t == nil }
-
-// join waits for a connection with the peer, and starts an attempt to connect if none is under way. The attempt goes on after
-// ctx has ended.
-func (p *peer) join(ctx context.Context) error {
+// Join waits for an operation that completes when there is a connection with a peer, for implementations of [Peer.Join]. queue starts
+// the operation. It returns true instead if there is a connection already, or an error. Join calls cancel when ctx ends; cancel completes
+// the operation unless the operation is complete.
+func Join(ctx context.Context, queue func(*na.Op) (connected bool, err error), cancel func(*na.Op)) error {
 	j := joining{done: make(chan struct{})}
 	j.op.Done = &j
-	it := item{op: &j.op, what: "connect"}
-	p.mu.Lock()
-	if p.conn.Load() != nil {
-		p.mu.Unlock()
-		return nil
-	}
-	j.op.Begin()
-	err := p.awaitLocked(it)
-	p.mu.Unlock()
-	if err != nil {
+	if connected, err := queue(&j.op); connected || err != nil {
 		return err
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		p.cancel(&j.op)
+		cancel(&j.op)
 		<-j.done // complete, by cancel or before it
 	}
 	return j.op.Err
-}
-
-// onlyJoins reports whether only joinings wait for a connection. A joining tries another address when this one refuses, so the
-// dial need not be repeated.
-func (p *peer) onlyJoins() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting) > 0 && !slices.ContainsFunc(p.waiting, func(it item) bool { return !it.joins() })
 }

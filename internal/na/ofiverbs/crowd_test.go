@@ -1,0 +1,237 @@
+package ofiverbs
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
+	"cinnabar/verbs"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// TestCrowdOfIdleConnections calls a server once from each of many clients of one host, which keep their connections. Those that have been idle for longest
+// give way, and a client that has lost its connection makes another one for its next call.
+// parity: N05
+func TestCrowdOfIdleConnections(t *testing.T) {
+	const limit = 40
+	book, trail := hostquota.NewBook(hostquota.Limits{hostquota.Connections: limit}), audit.New(nil)
+	server := openServer(t, Config{Quota: book, Audit: trail})
+	var clients []*Endpoint
+	for range limit + limit/2 {
+		c := openEndpoint(t, Config{})
+		ask(t, c, lookup(t, c, server), 1, nil)
+		clients = append(clients, c)
+		if used := book.Used(hostquota.Connections); used > limit {
+			t.Fatalf("%d connections are counted, the limit is %d", used, limit)
+		}
+	}
+	if n := counted(trail, audit.Evicted, causeIdle); n < limit/2 {
+		t.Errorf("%d evictions are counted, want %d at least", n, limit/2)
+	}
+	first := clients[0]
+	eventually(t, "the end of the oldest connection", func() bool { return first.Stats().Open == 0 })
+	ask(t, first, lookup(t, first, server), 2, nil)
+	if n := first.Stats().Connections; n != 2 {
+		t.Errorf("the first client has made %d connections, want another one", n)
+	}
+}
+
+// TestBusyConnectionsStay checks that connections with requests that are being handled do not give way. The host that has used up its share
+// gets no further connection.
+// parity: N05
+func TestBusyConnectionsStay(t *testing.T) {
+	const limit = 40
+	book, trail := hostquota.NewBook(hostquota.Limits{hostquota.Connections: limit}), audit.New(nil)
+	requests := make(chan na.Addr, limit)
+	server := openEndpoint(t, Config{Quota: book, Audit: trail, Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		m.From.(na.Holder).Hold(1)
+		requests <- m.From
+		return nil
+	})})
+	kept, refused := 0, 0
+	for range limit {
+		c := openEndpoint(t, Config{})
+		sent := newCall()
+		c.SendRequest(&sent.op, lookup(t, c, server), 1, request(c, nil))
+		if err := sent.park(t); err != nil {
+			refused++
+			continue
+		}
+		from := <-requests
+		t.Cleanup(func() { from.(na.Holder).Hold(-1) })
+		kept++
+	}
+	if refused == 0 || kept < limit/2 {
+		t.Errorf("%d connections are kept and %d refused", kept, refused)
+	}
+	if n := counted(trail, audit.Refused, causeShare); n != uint64(refused) {
+		t.Errorf("%d refusals are counted, want %d", n, refused)
+	}
+	if n, open := counted(trail, audit.Evicted, causeIdle), server.Stats().Open; n != 0 || open != kept {
+		t.Errorf("%d connections gave way and %d are open, want %d", n, open, kept)
+	}
+}
+
+// TestEvictionSparesCalls ends idle connections while calls are made one after the other. A connection that has a call under way stays, and
+// a call that begins while one ends makes another connection, so that every call succeeds.
+// parity: N05
+func TestEvictionSparesCalls(t *testing.T) {
+	a, b := openEndpoint(t, Config{}), openServer(t, Config{})
+	to := lookup(t, a, b)
+	ask(t, a, to, 1, nil)
+	c := a.connections()[0]
+	waits := newCall()
+	a.RecvExpected(&waits.op, to, 1000, make([]byte, 1))
+	if c.evict() || c.dead.Load() {
+		t.Fatal("a connection with a call under way gave way")
+	}
+	a.Cancel(&waits.op)
+	waits.want(t, na.Canceled)
+	var evicted atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, c := range a.connections() {
+				if c.evict() {
+					evicted.Add(1)
+				}
+			}
+			runtime.Gosched()
+		}
+	})
+	// Between two calls the connection is idle for a moment, in which the other goroutine may not run.
+	for n := 0; (n < 100 || evicted.Load() == 0 && n < 100_000) && !t.Failed(); n++ {
+		ask(t, a, to, uint32(n), []byte("x"))
+		if n >= 100 {
+			runtime.Gosched()
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if evicted.Load() == 0 {
+		t.Error("no connection gave way, so nothing was tested")
+	}
+}
+
+// TestCallDuringEviction begins a call when its connection has been found idle and is about to end. The call goes over the next connection.
+// parity: N05
+func TestCallDuringEviction(t *testing.T) {
+	a, b := openEndpoint(t, Config{}), openServer(t, Config{})
+	to := lookup(t, a, b)
+	ask(t, a, to, 1, nil)
+	c := a.connections()[0]
+	c.peer.mu.Lock() // lost waits for it
+	evicted := make(chan bool)
+	go func() { evicted <- c.evict() }()
+	eventually(t, "the end of the connection", c.dead.Load)
+	answer, sent := newCall(), newCall()
+	a.RecvExpected(&answer.op, to, 2, make([]byte, 1))
+	c.peer.mu.Unlock()
+	if !<-evicted {
+		t.Error("the connection did not give way")
+	}
+	a.SendRequest(&sent.op, to, 2, request(a, []byte("x")))
+	answer.want(t, 0)
+	sent.want(t, 0)
+}
+
+// TestNewConnectionStays checks that a connection over which nothing has come yet does not count as idle for longest.
+// parity: N05
+func TestNewConnectionStays(t *testing.T) {
+	client, server := openEndpoint(t, Config{}), openServer(t, Config{})
+	ask(t, client, lookup(t, client, server), 1, nil)
+	first := server.connections()[0]
+	newRawPeer(t).mustDial(t, server)
+	eventually(t, "two idle connections", func() bool {
+		list := server.connections()
+		return len(list) == 2 && list[0].idle() && list[1].idle()
+	})
+	if got := server.longestIdle(true); got != first {
+		t.Error("the connection that has just been made gives way, and not the one that is idle for longer")
+	}
+}
+
+// TestUnsentMessagesKeepConnection checks that a connection whose peer has granted no credits for a response is not idle.
+func TestUnsentMessagesKeepConnection(t *testing.T) {
+	server := openServer(t, Config{})
+	r := newRawPeer(t)
+	rc := r.mustDial(t, server)
+	rc.put(t, r.request(rc, 1, "x"))
+	eventually(t, "a response that waits", func() bool {
+		list := server.connections()
+		return len(list) == 1 && strings.Contains(list[0].report(), "credits")
+	})
+	if server.connections()[0].evict() {
+		t.Error("a connection with an unsent response gave way")
+	}
+}
+
+// TestNoRoomOnDevice opens a server on a device with room for the memory of a few connections only. Idle connections give way to new ones.
+// parity: N05
+func TestNoRoomOnDevice(t *testing.T) {
+	const clients, room = 10, 3
+	inner := memdev.Open(memdev.Config{})
+	scarce := &scarceDevice{DeviceDriver: inner}
+	scarce.room.Store(1 << 30)
+	dev := verbs.NewDevice(scarce)
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+	trail := audit.New(nil)
+	server := openServer(t, Config{Device: dev, Audit: trail})
+	scarce.room.Store(room * mostPinned)
+	of := verbs.NewDevice(inner) // the same device without the limit; dev closes it
+	for range clients {
+		c := openEndpoint(t, Config{Device: of})
+		ask(t, c, lookup(t, c, server), 1, nil)
+	}
+	if n := counted(trail, audit.Evicted, causeIdle); n < clients-2*room {
+		t.Errorf("%d evictions are counted, want %d at least", n, clients-2*room)
+	}
+}
+
+// TestResponsesThatPeerDoesNotReceive sends requests without end from a peer that grants no credits for the responses. Its connection ends, although
+// SendTimeout is off.
+// parity: N05
+func TestResponsesThatPeerDoesNotReceive(t *testing.T) {
+	server := openServer(t, Config{SendTimeout: -1, KeepAlive: -1})
+	r := newRawPeer(t)
+	c := r.mustDial(t, server)
+	p := r.request(c, 1, "x")
+	copy(c.send.Bytes(), p)
+	wrs := []verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{c.send.SGE(0, len(p))}}}
+	sent := 0
+	var wc [pollBatch]verbs.WC
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		select {
+		case <-c.vc.Done():
+			if sent <= maxResponses {
+				t.Errorf("the connection has ended after %d requests; %d may wait", sent, maxResponses)
+			}
+			eventually(t, "no connection", func() bool { return len(server.connections()) == 0 })
+			return
+		default:
+		}
+		if _, err := c.qp.PostSend(wrs); err == nil {
+			sent++
+		}
+		if _, err := c.cq.Poll(wc[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Errorf("the connection is open after %d requests whose responses the peer does not receive", sent)
+}

@@ -1,0 +1,133 @@
+package native_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"cinnabar"
+	"cinnabar/verbs/auto"
+)
+
+// TestMain checks that the tests leave no goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testLimit is the longest time for anything in a test that should take no time.
+const testLimit = time.Minute
+
+// patient returns a context for calls that should be quick.
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// soon waits for a value of c.
+func soon[T any](t testing.TB, event string, c <-chan T) (v T) {
+	t.Helper()
+	timer := time.NewTimer(testLimit)
+	defer timer.Stop()
+	select {
+	case v = <-c:
+	case <-timer.C:
+		t.Fatalf("%s: nothing after %v", event, testLimit)
+	}
+	return v
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check is must for handlers, which run on goroutines of their own.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+const tcp = "ofi+tcp://127.0.0.1"
+
+// onNetworks runs a test over each network.
+func onNetworks(t *testing.T, test func(t *testing.T, network string)) {
+	for _, network := range []string{tcp, "na+sm://", "ofi+verbs://127.0.0.1"} {
+		t.Run(network[:indexOf(network)], func(t *testing.T) {
+			if network == "na+sm://" && runtime.GOOS != "linux" {
+				t.Skip("na+sm is for Linux")
+			}
+			test(t, network)
+		})
+	}
+}
+
+// indexOf returns the end of the protocol in an address.
+func indexOf(network string) int {
+	for i := range network {
+		if network[i] == ':' {
+			return i
+		}
+	}
+	return len(network)
+}
+
+// withDevice returns cfg with a software device of its own, if the network needs one. The test closes it after the engine.
+func withDevice(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Config {
+	t.Helper()
+	if network[:indexOf(network)] != "ofi+verbs" {
+		return cfg
+	}
+	dev, err := auto.Software(nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, dev.Close()) })
+	var c cinnabar.Config
+	if cfg != nil {
+		c = *cfg
+	}
+	c.Device = dev
+	return &c
+}
+
+// listen opens an engine that listens.
+func listen(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Engine {
+	t.Helper()
+	e, err := cinnabar.Listen(t.Context(), network, withDevice(t, network, cfg))
+	return opened(t, e, err)
+}
+
+// open opens an engine for calls.
+func open(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Engine {
+	t.Helper()
+	e, err := cinnabar.Open(t.Context(), network, withDevice(t, network, cfg))
+	return opened(t, e, err)
+}
+
+func opened(t testing.TB, e *cinnabar.Engine, err error) *cinnabar.Engine {
+	t.Helper()
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	return e
+}
+
+// find returns the endpoint of to for calls of from.
+func find(t testing.TB, from, to *cinnabar.Engine) *cinnabar.Endpoint {
+	t.Helper()
+	ep, err := from.Lookup(to.Addr())
+	must(t, err)
+	return ep
+}
+
+// pair opens a server and a client, and returns the server and its endpoint for calls of the client.
+func pair(t testing.TB, network string, server, client *cinnabar.Config) (*cinnabar.Engine, *cinnabar.Endpoint) {
+	t.Helper()
+	s := listen(t, network, server)
+	return s, find(t, open(t, network, client), s)
+}
