@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"cinnabar/verbs"
 )
@@ -17,6 +18,7 @@ type agreement struct {
 	size       int64 // of the file; -1: unknown
 	meta       Meta
 	counted    int64 // bytes of the buffers that are counted for the sender's host
+	solo       bool  // this side has one goroutine for the chunks (solo.go)
 }
 
 // basicClient is the client of the paper (section 2):
@@ -29,20 +31,36 @@ type agreement struct {
 //	over                 step 12: the driver disconnects
 //
 // Steps 1 and 2, the posting of the first receive and the connection, come
-// before the machine. A buffer is not read into before its last write is done
-// here, even if the server has answered it already.
+// before the machine.
+//
+// Unlike the client of the paper, basicClient has two buffers, so that it reads the source while the last chunk crosses the network and
+// the server stores it. The messages and their order are those of the paper, because the server has one buffer. basicClient reads into a
+// buffer only after the last write from that buffer is complete and the server has answered it.
 type basicClient struct {
 	agreement
 	name string
 
 	state   basicClientState
 	remote  verbs.RemoteAddr
-	offset  int64 // bytes read from the source
-	last    int   // bytes of the chunk that waits for READY
-	writing bool  // the buffer belongs to the device
-	reading bool  // the buffer belongs to the disk
-	proceed bool  // the server waits for the next write
+	buffers [basicBuffers]basicBuffer
+	offset  int64  // number of bytes of the source for which reads have begun
+	reads   uint64 // number of chunks for which reads have begun
+	writes  uint64 // number of chunks for which writes have begun
+	last    int    // bytes of the chunk that waits for READY
+	writing bool   // the device works on a write from a buffer
+	empty   bool   // the source has been read, and has no bytes
+	proceed bool   // the server waits for the next write
 	out     outbox
+}
+
+// basicBuffers is the number of buffers of a client. Chunk i goes through buffer i mod basicBuffers.
+const basicBuffers = 2
+
+// basicBuffer is a buffer of the client.
+type basicBuffer struct {
+	state bufferState
+	n     int
+	err   error // of the read; kept until the chunk's turn, because the server takes messages only between READY and the next write
 }
 
 type basicClientState uint8
@@ -77,7 +95,7 @@ func (c *basicClient) step(ev event, acts []action) []action {
 		c.writing = false
 		return c.next(acts)
 	case evRead:
-		return c.write(ev, acts)
+		return c.filled(ev, acts)
 	case evEnded:
 		return c.end(acts, maybeStored(lostFailure(ev.err, c.awaits()), c.state == clientAwaitsDone))
 	case evStopped:
@@ -130,66 +148,93 @@ func (c *basicClient) receive(ev event, acts []action) []action {
 // sendName is step 5: the name and its NUL, with their length.
 func (c *basicClient) sendName(acts []action) []action {
 	msg := append(append(c.out.room(), c.name...), 0)
-	return c.post(acts, c.out.sent(msg), len(msg))
+	return c.post(acts, 0, c.out.sent(msg), len(msg))
 }
 
-// next is the beginning of step 7, or step 10 if nothing is left. An empty source
-// is read all the same, to see that it is empty.
+// next goes on with step 7, or with step 10 if no chunk is left. It reads an empty source once, because only a read shows that it is empty.
 func (c *basicClient) next(acts []action) []action {
 	if !c.proceed || c.writing {
 		return acts
 	}
-	c.proceed = false
-	left := c.size - c.offset
-	if left == 0 && (c.size > 0 || c.state == clientReading) {
-		c.state = clientAwaitsDone
-		return c.post(acts, nil, 0)
+	for i := range c.buffers {
+		if b := &c.buffers[i]; b.state == bufferSending {
+			b.state = bufferEmpty
+		}
 	}
-	c.state, c.reading = clientReading, true
-	return append(acts, action{kind: actRead, offset: c.offset, n: int(min(left, int64(c.chunk)))})
+	acts = c.fill(acts)
+	slot := c.slot(c.writes)
+	switch b := &c.buffers[slot]; {
+	case c.offset == c.size && c.writes == c.reads && (c.size > 0 || c.empty):
+		c.state, c.proceed = clientAwaitsDone, false
+		return c.post(acts, slot, nil, 0)
+	case b.state != bufferFull:
+		c.state = clientReading
+		return acts
+	case b.err != nil:
+		c.state, b.state = clientReading, bufferEmpty
+		return c.abort(acts, b.err)
+	default:
+		c.state, c.proceed = clientAwaitsReady, false
+		c.last = b.n
+		c.writes++
+		return c.post(acts, slot, nil, b.n)
+	}
 }
 
-// write is the end of step 7.
-func (c *basicClient) write(ev event, acts []action) []action {
-	c.reading = false
-	if ev.err != nil {
-		return c.abort(acts, ev.err)
+// slot returns the buffer of chunk i.
+func (c *basicClient) slot(i uint64) int { return int(i % basicBuffers) }
+
+// fill starts reads of the source into the empty buffers, in turn.
+func (c *basicClient) fill(acts []action) []action {
+	for c.offset < c.size || c.size == 0 && c.reads == 0 && !c.empty {
+		slot := c.slot(c.reads)
+		b := &c.buffers[slot]
+		if b.state != bufferEmpty {
+			break
+		}
+		b.state, b.n = bufferReading, int(min(c.size-c.offset, int64(c.chunk)))
+		acts = append(acts, action{kind: actRead, slot: slot, offset: c.offset, n: b.n})
+		c.offset += int64(b.n)
+		c.reads++
 	}
-	if ev.n == 0 {
-		c.proceed = true
-		return c.next(acts)
-	}
-	c.state = clientAwaitsReady
-	c.offset += int64(ev.n)
-	c.last = ev.n
-	return c.post(acts, nil, ev.n)
+	return acts
 }
 
-// post writes n bytes to offset 0 of the server's buffer and announces their
+// filled processes the end of a read.
+func (c *basicClient) filled(ev event, acts []action) []action {
+	b := &c.buffers[ev.slot]
+	b.state, b.err = bufferFull, ev.err
+	if ev.n == 0 && ev.err == nil {
+		b.state, c.reads, c.empty = bufferEmpty, 0, true
+	}
+	return c.next(acts)
+}
+
+// post writes the n bytes of a buffer to offset 0 of the server's buffer and announces their
 // number: by immediate data, or by a message behind the write (section 4.1).
-func (c *basicClient) post(acts []action, msg []byte, n int) []action {
-	c.writing = true
-	return c.announce(acts, msg, n, uint32(n))
+func (c *basicClient) post(acts []action, slot int, msg []byte, n int) []action {
+	return c.announce(acts, slot, msg, n, uint32(n))
 }
 
-func (c *basicClient) announce(acts []action, msg []byte, n int, size uint32) []action {
-	w := action{kind: actWrite, n: n, msg: msg, remote: c.remote, hasImm: c.imm, imm: size}
+func (c *basicClient) announce(acts []action, slot int, msg []byte, n int, size uint32) []action {
+	c.writing, c.buffers[slot].state = true, bufferSending
+	w := action{kind: actWrite, slot: slot, n: n, msg: msg, remote: c.remote, hasImm: c.imm, imm: size}
 	if c.imm {
 		return append(acts, w)
 	}
 	w.imm = 0
-	return append(acts, w, action{kind: actSend, slot: 0, label: "size",
+	return append(acts, w, action{kind: actSend, slot: slot, label: "size",
 		msg: c.out.sent(binary.BigEndian.AppendUint32(c.out.room(), size))})
 }
 
 // abort ends the transfer from this side. It sends the error to a server that understands it,
-// if the client may write to the server's buffer, which is from READY to the next write;
-// otherwise the server sees the connection end.
+// if the client may write to the server's buffer, which it may between READY and the next write, and has a buffer into which no read is
+// under way. Otherwise the server sees the end of the connection.
 func (c *basicClient) abort(acts []action, err error) []action {
-	if c.negotiated && c.state == clientReading && !c.writing && !c.reading {
+	slot := slices.IndexFunc(c.buffers[:localBuffers(&c.agreement)], func(b basicBuffer) bool { return b.state == bufferEmpty || b.state == bufferFull })
+	if c.negotiated && c.state == clientReading && !c.writing && slot >= 0 {
 		msg := c.out.sent(appendErrorMessage(c.out.room(), errorMessageOf(err), maxErrorMessage))
-		c.writing = true
-		acts = c.announce(acts, msg, len(msg), sizeAbort)
+		acts = c.announce(acts, slot, msg, len(msg), sizeAbort)
 	}
 	return c.end(acts, err)
 }

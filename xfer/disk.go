@@ -160,22 +160,32 @@ func (h *hasher) do(a action) event {
 // the network. It ends with stop, which waits for it.
 type worker struct {
 	jobs    chan action // room for all that can be under way, so that giving a job never blocks
+	do      func(action) event
+	report  func(event)
 	stopped atomic.Bool
 	wg      sync.WaitGroup
 }
 
-// newWorker starts a worker for at most depth jobs at a time.
+// newWorker makes a worker for at most depth jobs at a time. Its goroutine begins with start.
 func newWorker(depth int, do func(action) event, report func(event)) *worker {
-	l := &worker{jobs: make(chan action, depth)}
-	l.wg.Go(func() {
-		for a := range l.jobs {
-			if l.stopped.Load() {
-				continue // the session has finished
-			}
-			report(do(a))
-		}
-	})
-	return l
+	return &worker{jobs: make(chan action, depth), do: do, report: report}
+}
+
+// start starts the goroutine.
+func (l *worker) start() { l.wg.Go(l.run) }
+
+// run does all jobs until cancel.
+func (l *worker) run() {
+	for a := range l.jobs {
+		l.job(a)
+	}
+}
+
+// job does one job, unless the session has finished.
+func (l *worker) job(a action) {
+	if !l.stopped.Load() {
+		l.report(l.do(a))
+	}
 }
 
 // cancel skips the jobs that have not begun. The session has finished, so no further job

@@ -70,7 +70,9 @@
 // # Concurrency
 //
 // Sends and transfers of one receiver are independent. Each has a goroutine for
-// protocol and network, one for the disk and, with a digest, one for that. Data goes
+// protocol and network, one for the disk and, with a digest, one for the digest. If a side
+// has one processor, a transfer with a digest has one goroutine for all three. Two sides on
+// one host have half of its processors each. Data goes
 // from the file to registered memory to the file; memory is that of the agreed
 // buffers, and nothing is allocated per chunk.
 //

@@ -44,7 +44,7 @@ func FuzzReceiver(f *testing.F) {
 		if n := hostmem.Mapped(); n != 0 {
 			t.Errorf("%d mappings are left", n)
 		}
-		if n := openFiles(); n != files {
+		if n := openFiles(); n > files { // it may be fewer, because the collector closes descriptors of tests that ended before
 			t.Errorf("%d descriptors are open, %d were before", n, files)
 		}
 	})

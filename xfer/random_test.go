@@ -43,9 +43,9 @@ func newSimulation(t *rapid.T, a agreement) *simulation {
 		client.machine, server.machine = newFastClient(a, "f"), newFastServer(a, verbs.RemoteAddr{RKey: 1})
 		client.receives, server.receives = receiveSlots(a.buffers), receiveSlots(a.buffers)
 	}
-	s.agreement, s.posted = a, make([]int64, a.buffers)
+	s.agreement, s.posted = a, make([]int64, max(a.buffers, basicBuffers))
 	for i := range s.sides {
-		s.sides[i].buffers = make([]int64, a.buffers)
+		s.sides[i].buffers = make([]int64, max(a.buffers, basicBuffers))
 		for q := range s.pace[i] {
 			s.pace[i][q] = rapid.SampledFrom([]int{1, 10, 100}).Draw(t, "pace")
 		}

@@ -135,7 +135,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	agreed, err := d.agree(l.conn.PrivateData())
 	if err == nil {
-		err = l.allocate(agreed.buffers, agreed.chunk, 0)
+		err = l.allocate(localBuffers(&agreed), agreed.chunk, 0)
 	}
 	if err != nil {
 		l.disconnect(disconnectLimit)
@@ -143,6 +143,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
 	d.result.Digest = agreed.digest
+	agreed.solo = agreed.digest != NoDigest && isSolo(l.conn.LocalAddr(), l.conn.RemoteAddr())
 	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
 	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
 	s := newSession(l, d.machine(agreed), agreed, d.Hashes, r.do)
@@ -160,6 +161,18 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	s.close()
 	d.watcher = s.observer()
 	return err
+}
+
+// localBuffers returns the number of this side's buffers. A basic client has two for a file of several chunks, where the receiver has
+// one.
+func localBuffers(a *agreement) int {
+	if a.protocol == Fast {
+		return a.buffers
+	}
+	if a.size <= int64(a.chunk) {
+		return 1
+	}
+	return basicBuffers
 }
 
 // connect posts the first receive, then dials: steps 2 and 3 of the paper.

@@ -22,6 +22,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	if err != nil {
 		return res, h.refuse(req, err)
 	}
+	a.solo = a.digest != NoDigest && isSolo(req.LocalAddr(), req.RemoteAddr())
 	if a.counted > 0 {
 		defer p.account.Give(hostquota.Memory, a.counted)
 	}

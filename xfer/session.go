@@ -12,7 +12,8 @@ import (
 // session carries out one side of a transfer: it delivers events to the machine and carries
 // out the machine's actions. The goroutine that calls run does so for events of the network
 // and the clock. The workers of the disk and the digest do so for their own events, which
-// spares a hand-over for each chunk. mu serializes them.
+// spares a hand-over for each chunk. mu serializes them. If solo is true, one goroutine has all
+// events but those of the clock (solo.go).
 type session struct {
 	res      *resources // posts and staged work are guarded by mu
 	agreed   agreement
@@ -22,11 +23,16 @@ type session struct {
 	trace    Tracer        // nil: none; called under mu
 
 	disk   *worker
-	digest *worker       // nil: no digest
+	digest *worker       // nil: no digest; disk, if solo
+	solo   bool          // the goroutine of disk processes completions too
+	leave  func()        // ends waits of the goroutine of disk for completions; nil, unless solo
 	wake   chan struct{} // capacity 1; signaled by a worker that has finished the machine, or found that the connection has failed
 
+	polls sync.Mutex // before mu; held while completions are taken and processed, because their order counts
+	// +checklocks:polls
+	wcs [16]verbs.WC
+
 	// The following fields are used by run only.
-	wcs  [16]verbs.WC
 	tick *time.Ticker
 	open <-chan time.Time // when the peer must have named its file; nil: no limit
 	idle int              // number of times in a row that the watchdog has found no event
@@ -67,10 +73,19 @@ const watchdogChecks = 4
 // newSession prepares a session. disk does the work of the disk, and hashes have the digest of a.
 func newSession(l *resources, m machine, a agreement, hashes Hashes, disk func(action) event) *session {
 	depth := 2*a.buffers + 4
-	s := &session{res: l, machine: m, agreed: a, wake: make(chan struct{}, 1)}
+	s := &session{res: l, machine: m, agreed: a, wake: make(chan struct{}, 1), solo: a.solo}
 	s.disk = newWorker(depth, disk, s.step)
 	if a.protocol == Fast && a.digest != NoDigest {
-		s.digest = newWorker(depth, newHasher(hashes.find(a.digest)(), l.data.Bytes(), a.chunk).do, s.step)
+		h := newHasher(hashes.find(a.digest)(), l.data.Bytes(), a.chunk)
+		if s.solo {
+			s.disk.do, s.digest = both(disk, h.do), s.disk
+		} else {
+			s.digest = newWorker(depth, h.do, s.step)
+			s.digest.start()
+		}
+	}
+	if !s.solo {
+		s.disk.start()
 	}
 	return s
 }
@@ -86,8 +101,17 @@ func (s *session) run(ctx context.Context) (Result, error) {
 	}
 	s.note(Step{Op: OpConnect, Slot: none})
 	s.step(event{kind: evConnected})
+	if s.solo {
+		s.startSolo(ctx)
+		defer s.leave()
+	}
 	for {
-		more, finished := s.poll(ctx)
+		more, finished := false, false
+		if s.solo {
+			finished = s.hasFinished()
+		} else {
+			more, finished = s.poll(ctx)
+		}
 		if finished {
 			break
 		}
@@ -107,8 +131,12 @@ func (s *session) run(ctx context.Context) (Result, error) {
 
 // park waits until something happens.
 func (s *session) park(ctx context.Context) {
+	var completions <-chan struct{}
+	if !s.solo {
+		completions = s.res.cq.Event()
+	}
 	select {
-	case <-s.res.cq.Event():
+	case <-completions:
 	case <-s.wake:
 	case <-s.res.conn.Done():
 		s.drain(ctx)
@@ -169,6 +197,7 @@ func (s *session) cancel(ctx context.Context) {
 
 // stop ends the machine, after a last poll for a message of the peer, which may have a better reason.
 func (s *session) stop(ctx context.Context, why error) {
+	s.endSolo()
 	for range lastPolls {
 		if more, finished := s.poll(ctx); finished || !more {
 			break
@@ -183,6 +212,7 @@ const lastPolls = 16
 
 // drain processes the remaining completions of a connection that is over.
 func (s *session) drain(ctx context.Context) {
+	s.endSolo()
 	for {
 		if more, finished := s.poll(ctx); finished || !more {
 			break
@@ -198,11 +228,20 @@ func (s *session) drain(ctx context.Context) {
 // and whether the machine has finished. The queue is armed before, so that none is
 // missed by a wait after.
 func (s *session) poll(ctx context.Context) (more, finished bool) {
+	s.polls.Lock()
+	defer s.polls.Unlock()
 	err := s.res.cq.Arm(false)
 	n := 0
 	if err == nil {
 		n, err = s.res.cq.Poll(s.wcs[:])
 	}
+	return s.processLocked(ctx, n, err)
+}
+
+// processLocked processes the first n completions of wcs, or the failure of the completion queue.
+//
+// +checklocks:s.polls
+func (s *session) processLocked(ctx context.Context, n int, err error) (more, finished bool) {
 	if err == nil && n == 0 && s.awaitReason(ctx) {
 		n, err = s.res.cq.Poll(s.wcs[:])
 	}
@@ -278,7 +317,7 @@ func (s *session) completeLocked(wc *verbs.WC) {
 		s.res.release(idSlot(wc.ID))
 	}
 	if buffer := idBuffer(wc.ID); buffer != none {
-		s.note(Step{Op: OpSent, Slot: buffer})
+		s.note(Step{Op: OpSent, Slot: s.protocolBuffer(buffer)})
 		s.stepLocked(event{kind: evSent, slot: buffer})
 	}
 }
@@ -325,7 +364,7 @@ func (s *session) nameOf(data []byte) string {
 // more. It waits for the peer for disconnectLimit at most.
 func (s *session) close() {
 	workers := []*worker{s.disk}
-	if s.digest != nil {
+	if s.digest != nil && !s.solo {
 		workers = append(workers, s.digest)
 	}
 	for _, l := range workers {

@@ -10,10 +10,15 @@ func (s *session) step(ev event) {
 	defer s.mu.Unlock()
 	s.stepLocked(ev)
 	if s.finished || s.connErr != nil {
-		select {
-		case s.wake <- struct{}{}:
-		default: // it will wake anyway
-		}
+		s.wakeRun()
+	}
+}
+
+// wakeRun makes run look at the state of the machine.
+func (s *session) wakeRun() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will wake anyway
 	}
 }
 
@@ -54,7 +59,9 @@ func (s *session) observeLocked(ev *event) {
 	}
 	switch ev.kind {
 	case evRead:
-		s.note(Step{Op: OpRead, Slot: ev.slot, Bytes: ev.n})
+		if s.agreed.protocol == Fast { // the basic protocol notes the step in write
+			s.note(Step{Op: OpRead, Slot: ev.slot, Bytes: ev.n})
+		}
 	case evStored:
 		s.note(Step{Op: OpStore, Slot: ev.slot, Bytes: ev.n})
 	case evHashed:
@@ -178,7 +185,11 @@ func (s *session) write(a *action) {
 	if a.msg != nil {
 		copy(s.res.data.Bytes()[offset:][:s.agreed.chunk], a.msg)
 	}
-	s.note(Step{Op: OpWrite, Slot: a.slot, Bytes: a.n})
+	to := s.protocolBuffer(a.slot)
+	if s.agreed.protocol == Basic && a.msg == nil && a.n > 0 {
+		s.note(Step{Op: OpRead, Slot: to, Bytes: a.n})
+	}
+	s.note(Step{Op: OpWrite, Slot: to, Bytes: a.n})
 	// The message behind a write without immediate data frees the buffer. The write is signaled all the same: siw sends
 	// those that are not from the very pages, which TCP may still need when the message is done.
 	wr := verbs.SendWR{ID: idWrite, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: a.remote}
@@ -186,6 +197,15 @@ func (s *session) write(a *action) {
 		wr.ID, wr.Op, wr.Imm = writeID(a.slot), verbs.OpWriteImm, a.imm
 	}
 	s.res.stage(wr, s.res.data, offset, a.n)
+}
+
+// protocolBuffer returns the number in the protocol of a data buffer of this side. The basic protocol has one buffer, although its
+// client has two.
+func (s *session) protocolBuffer(slot int) int {
+	if s.agreed.protocol == Basic {
+		return 0
+	}
+	return slot
 }
 
 // receive posts the receive of a slot.

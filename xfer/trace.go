@@ -14,7 +14,7 @@ const (
 	OpSend                      // a message was posted: Message
 	OpWrite                     // a write was posted: Slot, Bytes
 	OpSent                      // a write is complete at this side: Slot
-	OpRead                      // the source was read: Slot, Bytes
+	OpRead                      // the source was read: Slot, Bytes; traced by the basic protocol when the chunk's turn to be written has come
 	OpOpen                      // the file was made: Message has its name
 	OpStore                     // the file was written: Slot, Bytes
 	OpHash                      // a buffer was added to the digest: Slot, Bytes
@@ -37,7 +37,7 @@ func (o Op) String() string {
 // Step is one thing that a side of a transfer did.
 type Step struct {
 	Op      Op
-	Slot    int    // number of the buffer or receive, -1: none
+	Slot    int    // number of the buffer or receive, -1: none; the basic protocol has one buffer
 	Bytes   int    // of data, or of the immediate data's number
 	Entries int    // OpPostReceive: scatter entries
 	Message string // kind of message; "immediate" for immediate data
