@@ -9,6 +9,9 @@
 //	cinnabar perf verbs [HOST] bandwidth and latency of RDMA operations, as perftest has them
 //	cinnabar info              protocols, and the address that would be chosen
 //	cinnabar query ADDRESS     the RPCs, pools, statistics and configuration of a running process
+//	cinnabar call ADDRESS NAME call an RPC
+//	cinnabar ping ADDRESS      round trips, and the layer that does not answer
+//	cinnabar id NAME           the ids of an RPC's name
 //	cinnabar shutdown ADDRESS  ask a running process to end
 //	cinnabar mem               lend memory, and use it
 //	cinnabar devices -v        the RDMA devices, in the layout of ibv_devinfo

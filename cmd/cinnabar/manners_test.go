@@ -66,7 +66,7 @@ func TestLimitsOfServers(t *testing.T) {
 		}
 	}
 	var o clitest.Output
-	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 1MiB"), o.Streams()); code != cli.ExitFailure || !strings.Contains(o.Err.String(), "MaxMemory") {
+	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 1MiB"), o.Streams()); code != cli.ExitUsage || !strings.Contains(o.Err.String(), "MaxMemory") {
 		t.Errorf("too little memory: exit code %d: %s", code, &o.Err)
 	}
 }

@@ -80,8 +80,8 @@ var commandCases = map[string]commandCase{
 		json: []string{"--size 1MiB --json"}, keys: "notes rows", waits: []waitCase{{"--size 1TiB --chunk 16MiB", "between two processes", interrupted}},
 	},
 	"perf serve": {
-		bare: cli.ExitUsage, wrong: []string{"a b", "ofi+tcp --classes 0", "ofi+tcp --timeout 0s", "ofi+tcp --memory x"},
-		failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT", "ofi+tcp://192.0.2.77:0"}, waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "ofi+tcp --classes 0", "ofi+tcp --timeout 0s", "ofi+tcp --memory x"},
+		failing: []string{"ofi+tcp://127.0.0.1:PORT", "ofi+tcp://192.0.2.77:0"}, waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
 	},
 	"perf rate":     perfClientCase,
 	"perf bw-read":  perfClientCase,
@@ -98,32 +98,41 @@ var commandCases = map[string]commandCase{
 		runs: true, wrong: []string{"a b", "--csv --json"}, failing: []string{"nonsense", "--log no-such-directory/log"}, json: []string{"--json", "-l -j tcp"}, keys: "chosen limits protocols unavailable",
 	},
 	"query": {
-		bare: cli.ExitUsage, wrong: []string{"a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"},
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"DOWN"},
 		json: []string{"--json SERVER"}, keys: "address config handlers pools providers rpcs statistics",
 	},
 	"shutdown": {
-		bare: cli.ExitUsage, wrong: []string{"a b", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -t 0s"}, failing: []string{"DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
 	},
+	"call": {
+		bare: cli.ExitUsage, wrong: []string{"nonsense sum", "DOWN", "DOWN sum --in x", "DOWN sum --args 5", "DOWN sum -t 0s"}, failing: []string{"DOWN sum", "SERVER nosuch"},
+	},
+	"ping": {
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -n 0", "DOWN -i -1s", "DOWN -t 0s"}, failing: []string{"DOWN"},
+		json: []string{"SERVER --json -n 1"}, keys: "address count layers max_usec mean_usec min_usec transport",
+		waits: []waitCase{{"SERVER -n 1000000 -i 1h -t 1h", "handler", interrupted}},
+	},
+	"id": {bare: cli.ExitUsage, wrong: []string{"a b", "a -p 65536"}},
 	"mem serve": {
-		bare: cli.ExitUsage, wrong: []string{"a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT"},
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"ofi+tcp://127.0.0.1:PORT"},
 		waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
 	},
 	"mem alloc": {
-		bare: cli.ExitUsage, wrong: []string{"DOWN", "DOWN x", "DOWN 5 --lease 0s"}, failing: []string{"nonsense 5", "DOWN 5", "LENDER 100GiB"},
+		bare: cli.ExitUsage, wrong: []string{"nonsense 5", "DOWN", "DOWN x", "DOWN 5 --lease 0s"}, failing: []string{"DOWN 5", "LENDER 100GiB"},
 		json: []string{"LENDER 5 --json"}, keys: "handle lease_seconds size token",
 	},
 	"mem put":    {bare: cli.ExitUsage, wrong: []string{"nonsense", "TOKEN --offset 9 main.go"}, failing: []string{"TOKEN no-such-file", "TOKEN main.go", "LOST main.go"}},
 	"mem get":    {bare: cli.ExitUsage, wrong: []string{"nonsense", "TOKEN --offset 9"}, failing: []string{"TOKEN -o main.go", "LOST"}},
 	"mem free":   {bare: cli.ExitUsage, wrong: []string{"nonsense", "a b"}, failing: []string{"LOST"}},
-	"mem stat":   {bare: cli.ExitUsage, wrong: []string{"a b"}, failing: []string{"nonsense", "DOWN"}, json: []string{"LENDER --json"}, keys: "clients quota regions used"},
+	"mem stat":   {bare: cli.ExitUsage, wrong: []string{"nonsense", "a b"}, failing: []string{"DOWN"}, json: []string{"LENDER --json"}, keys: "clients quota regions used"},
 	"version":    {runs: true, wrong: []string{"x"}, json: []string{"--json"}, keys: "go mercury_protocol platform version"},
 	"help":       {runs: true, wrong: []string{"nosuch", "perf nosuch"}, many: true},
 	"completion": {},
 }
 
 var perfClientCase = commandCase{
-	bare: cli.ExitUsage, many: true, wrong: []string{"DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
-	failing: []string{"nonsense", "DOWN", "--port-file no-such-file"},
+	bare: cli.ExitUsage, many: true, wrong: []string{"nonsense", "DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
+	failing: []string{"DOWN", "--port-file no-such-file"},
 	json:    []string{"PERF --size 64 --count 1 --json"}, keys: "calls_per_second count inflight mib_per_second op p50_usec p99_usec size transport usec_per_call",
 	waits: []waitCase{{"PERF --size 64 --duration 1h --interval 10ms", "^ +bytes", interrupted}},
 }
@@ -222,7 +231,7 @@ func TestOptionsOfEveryCommand(t *testing.T) {
 // Names that do not exist are errors, with the name that may be meant.
 func TestSuggestions(t *testing.T) {
 	for args, want := range map[string]string{
-		"pign":             `unknown command "pign" (did you mean pingpong?); usage: cinnabar COMMAND`,
+		"pign":             `unknown command "pign" (did you mean ping or pingpong?); usage: cinnabar COMMAND`,
 		"bench":            "did you mean perf?",
 		"perf rat":         `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
 		"recv x":           `the command takes no arguments, and "x" was given; usage: cinnabar recv`,

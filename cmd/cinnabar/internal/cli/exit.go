@@ -8,6 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"cinnabar"
+	"cinnabar/codes"
 )
 
 // Exit codes that every command shares.
@@ -83,7 +86,25 @@ func ExitCode(ctx context.Context, err error) int {
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.code
 	}
+	if wrongAddress(err) {
+		return ExitUsage
+	}
 	return ExitFailure
+}
+
+// wrongAddress reports whether err is the error of an engine that cannot read an address, or does not know its protocol. Such an address comes
+// from the command line.
+func wrongAddress(err error) bool {
+	e, ok := errors.AsType[*cinnabar.Error](err)
+	return ok && !e.Remote && (e.Op == "open engine" || e.Op == "look up") && (e.Code == codes.ProtoNoSupport || e.Code == codes.InvalidArg)
+}
+
+// advice returns the remedy that Run prints after the error of a call to an address where nothing listens, and "" for other errors.
+func advice(err error) string {
+	if e, ok := errors.AsType[*cinnabar.Error](err); ok && !e.Remote && e.Op == "call" && errors.Is(err, syscall.ECONNREFUSED) {
+		return "; see whether the server runs there: it prints its address when it starts"
+	}
+	return ""
 }
 
 // Reason is why ctx ended, if it has, and err otherwise: a call that failed

@@ -2,8 +2,12 @@ package cli
 
 import (
 	"context"
+	"net"
 	"os"
+	"strings"
 	"testing"
+
+	"cinnabar"
 )
 
 func TestExitCodeOfSignal(t *testing.T) {
@@ -14,5 +18,42 @@ func TestExitCodeOfSignal(t *testing.T) {
 	}
 	if got := ExitCode(ctx, nil); got != 0 {
 		t.Errorf("exit code %d for a command that succeeded all the same, want 0", got)
+	}
+}
+
+// TestExitCodeOfAddress gives engines wrong addresses, which are mistakes of the command line, and calls an address where nothing listens,
+// which is a failure.
+func TestExitCodeOfAddress(t *testing.T) {
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	_, unknown := cinnabar.Open(t.Context(), "foo", nil)
+	_, malformed := e.Lookup("ofi+tcp://127.0.0.1")
+	for _, err := range []error{unknown, malformed} {
+		if got := ExitCode(t.Context(), err); got != ExitUsage || advice(err) != "" {
+			t.Errorf("exit code %d and advice %q for %v, want %d and none", got, advice(err), err, ExitUsage)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ep, err := e.Lookup("ofi+tcp://" + free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = cinnabar.NewRPC[struct{}, struct{}]("nothing").Call(t.Context(), ep, struct{}{})
+	if got := ExitCode(t.Context(), err); got != ExitFailure || !strings.Contains(advice(err), "see whether the server runs there") {
+		t.Errorf("exit code %d and advice %q for %v, want %d and a remedy", got, advice(err), err, ExitFailure)
 	}
 }

@@ -126,7 +126,7 @@ func (k *sink) measure(ctx context.Context, take func(context.Context) error) er
 	}
 	clear(k.data.Bytes()) // so that the digest is that of this way alone
 	k.calls = 0
-	before, staged := readUsage(), stagedBytes(k.dev)
+	before, staged := readUsage(), stagedBytes(k.dev, stagedByReceiver)
 	if err := take(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Way, err)
 	}
@@ -135,7 +135,7 @@ func (k *sink) measure(ctx context.Context, take func(context.Context) error) er
 	}
 	return k.x.Send(report{
 		Usage: readUsage().since(before), Calls: k.calls,
-		Staged: stagedBytes(k.dev) - staged, Digest: sha256.Sum256(k.data.Bytes()),
+		Staged: stagedBytes(k.dev, stagedByReceiver) - staged, Digest: sha256.Sum256(k.data.Bytes()),
 	})
 }
 

@@ -37,6 +37,7 @@ func wordOffset(i int) int { return roundLen + i*wordLen }
 // options are the options of demo.
 type options struct {
 	device string
+	autoSM bool
 	json   bool
 }
 
@@ -50,7 +51,9 @@ func New(s cli.Streams) *cobra.Command {
 every kind of operation: send/receive, RDMA write, write with immediate, RDMA
 read, and counts by atomics. Then it transfers them as a file in both directions,
 with the code of send and recv, calls remote procedures that pull integers to
-add up, and the data, and keeps the data in memory that the other process lends.
+add up, and the data, and keeps the data in memory that the other process lends:
+over ofi+tcp, over ofi+verbs on the RDMA device, and over na+sm. With --auto-sm the
+engines on the first two networks have shared memory beside them, which carries the calls.
 Each pass is verified by SHA-256. The last line says ok.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
@@ -70,6 +73,7 @@ reach them, and the software device otherwise; the first lines say which, and wh
 	f := cmd.Flags()
 	f.SortFlags = false
 	cli.DeviceFlagFor(f, &o.device, "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
+	cli.AutoSMFlag(f, &o.autoSM, "open shared memory beside ofi+tcp and ofi+verbs too")
 	cli.JSONFlag(f, &o.json)
 	return cmd
 }
@@ -93,11 +97,15 @@ func run(ctx context.Context, o *options, src source, s cli.Streams) (err error)
 	if _, err := fmt.Fprintln(notes, cli.Fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), cli.Width)); err != nil {
 		return err
 	}
-	p, err := peerproc.Start(ctx, s.Err, peerCommand, "--device", attr.Name)
+	args := []string{peerCommand, "--device", attr.Name}
+	if o.autoSM {
+		args = append(args, "--auto-sm")
+	}
+	p, err := peerproc.Start(ctx, s.Err, args...)
 	if err != nil {
 		return err
 	}
-	d, err := demonstrate(ctx, dev, p, src, notes)
+	d, err := demonstrate(ctx, o, dev, p, src, notes)
 	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
@@ -111,7 +119,7 @@ func run(ctx context.Context, o *options, src source, s cli.Streams) (err error)
 }
 
 // demonstrate meets the peer and runs every step.
-func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, src source, out io.Writer) (*session, error) {
+func demonstrate(ctx context.Context, o *options, dev *verbs.Device, p *peerproc.Process, src source, out io.Writer) (*session, error) {
 	x, err := p.Meet(ctx)
 	if err != nil {
 		return nil, err
@@ -121,6 +129,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, sr
 	if err != nil {
 		return nil, err
 	}
+	d.autoSM = o.autoSM
 	if err = d.meet(ctx, x); err == nil {
 		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d\n",
 			cli.SizeText(src.Size), src.name(), os.Getpid(), p.Pid())
@@ -132,7 +141,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, sr
 		err = d.files(ctx, dev, x)
 	}
 	if err == nil {
-		err = d.calls(ctx, x)
+		err = d.calls(ctx, dev, x)
 	}
 	return d, errors.Join(err, d.Close(ctx))
 }
@@ -148,6 +157,7 @@ type session struct {
 	digest [32]byte // of the data, by the first pass
 	passes int
 	rows   []row
+	autoSM bool // the engines have shared memory beside their network
 }
 
 // row is a line of the table.

@@ -87,14 +87,14 @@ func testSession(t *testing.T, dev *verbs.Device, src source) (*session, error, 
 				err = d.files(t.Context(), dev, x)
 			}
 			if err == nil {
-				err = d.calls(t.Context(), x)
+				err = d.calls(t.Context(), dev, x)
 			}
 			if err != nil {
 				cli.Shut(x) // as when the process ends
 			}
 			return errors.Join(err, d.Close(t.Context()))
 		},
-		func() error { return serve(peer, dev, link.NewExchange(b)) },
+		func() error { return serve(peer, dev, false, link.NewExchange(b)) },
 	)
 	return d, errParent, errPeer
 }
@@ -117,7 +117,8 @@ func TestMovesEverySize(t *testing.T) {
 func testMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, sizes []int64) {
 	for _, size := range sizes {
 		src := randomSource(size)
-		d, errParent, errPeer := testSession(t, open(t), src)
+		dev := open(t)
+		d, errParent, errPeer := testSession(t, dev, src)
 		if errParent != nil || errPeer != nil {
 			t.Fatalf("%d bytes: parent: %v; peer: %v", size, errParent, errPeer)
 		}
@@ -132,7 +133,11 @@ func testMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, sizes
 		if want := sha256.Sum256(all); d.digest != want {
 			t.Errorf("%d bytes: digest %x, want %x", size, d.digest, want)
 		}
-		if want := 11 + 4*len(networks(t.Context())); len(d.rows) != want {
+		list, err := networks(t.Context(), dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := 11 + 4*len(list); len(d.rows) != want {
 			t.Fatalf("%d bytes: %d rows, want %d", size, len(d.rows), want)
 		}
 		for _, r := range d.rows[1:5] {
@@ -357,7 +362,7 @@ func testPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Device) 
 					}
 					return errors.Join(err, d.Close(t.Context()))
 				},
-				func() error { return serve(t.Context(), dev, link.NewExchange(b)) },
+				func() error { return serve(t.Context(), dev, false, link.NewExchange(b)) },
 			)
 			clitest.WantError(t, errPeer, tt.text)
 		})

@@ -24,6 +24,7 @@ const peerCommand = "demo-peer"
 // NewPeer returns the hidden command that demo starts as its other side.
 func NewPeer(s cli.Streams) *cobra.Command {
 	var device string
+	var autoSM bool
 	cmd := &cobra.Command{
 		Use:    peerCommand,
 		Short:  "The other half of demo, started by it",
@@ -36,19 +37,21 @@ func NewPeer(s cli.Streams) *cobra.Command {
 					return err
 				}
 				defer func() { err = errors.Join(err, dev.Close()) }()
-				return serve(ctx, dev, x)
+				return serve(ctx, dev, autoSM, x)
 			})
 		},
 	}
 	cli.DeviceFlag(cmd.Flags(), &device)
+	cli.AutoSMFlag(cmd.Flags(), &autoSM, "open shared memory beside the network")
 	return cmd
 }
 
 // peer is the passive side of the demonstration.
 type peer struct {
 	*talker
-	src  source
-	data *verbs.MR // the memory for the parent: a round of data, and two words for atomics
+	src    source
+	data   *verbs.MR // the memory for the parent: a round of data, and two words for atomics
+	autoSM bool      // as in session
 
 	sum    hash.Hash     // of the data of the operation under way
 	reader io.ReadCloser // the source, while reads are under way
@@ -56,12 +59,12 @@ type peer struct {
 
 // serve receives the description of the data, connects, and does its part until the
 // parent says bye.
-func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+func serve(ctx context.Context, dev *verbs.Device, autoSM bool, x *link.Exchange) (err error) {
 	t, err := newTalker(dev)
 	if err != nil {
 		return err
 	}
-	p := &peer{talker: t, sum: sha256.New()}
+	p := &peer{talker: t, autoSM: autoSM, sum: sha256.New()}
 	defer func() { err = errors.Join(err, p.closeReader(), p.Close(ctx)) }()
 	if err := x.Receive(ctx, &p.src); err != nil {
 		return err
@@ -92,7 +95,7 @@ func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error)
 			if err := p.files(ctx, dev, x); err != nil {
 				return err
 			}
-			return p.calls(ctx, x)
+			return p.calls(ctx, dev, x)
 		}
 		if err := p.handle(ctx, m); err != nil {
 			return fmt.Errorf("%s: %w", m.op, err)

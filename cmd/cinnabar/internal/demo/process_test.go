@@ -14,6 +14,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/testproc"
+	"cinnabar/margo"
 )
 
 // parity: S22
@@ -42,10 +43,37 @@ func TestTwoProcesses(t *testing.T) {
 		`RPC sum, ofi\+tcp +4 +160 B .*/s +36 each time`,
 		`bulk pull, ofi\+tcp +64 +64 MiB .*MiB/s +SHA-256 equal`,
 		`memory write, ofi\+tcp +64 +64 MiB .*MiB/s +allocated 16 MiB`,
+		`RPC sum, ofi\+verbs +4 +160 B .*/s +36 each time`,
+		`bulk pull, ofi\+verbs +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`memory write, ofi\+verbs +64 +64 MiB .*MiB/s +allocated 16 MiB`,
+		`memory read, ofi\+verbs +64 +64 MiB .*MiB/s +equal; freed`,
 		`memory read, ofi\+tcp +64 +64 MiB .*MiB/s +equal; freed`,
 	} {
 		if !regexp.MustCompile(pattern).Match([]byte(o.Stdout.String())) {
 			t.Errorf("nothing like %q in\n%s", pattern, o.Stdout)
+		}
+	}
+}
+
+// TestDemoAutoSM runs demo with shared memory beside the networks, and finds out that it carries the calls.
+// parity: N06
+func TestDemoAutoSM(t *testing.T) {
+	if _, _, err := margo.ChooseAddr(t.Context(), "na+sm", nil); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(path, bytes.Repeat([]byte{0x5a}, roundLen+7), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, o := clitest.RunProcess(t, "demo", "--auto-sm", path)
+	if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n") {
+		t.Fatalf("exit code %d\n%s%s", code, o.Stdout, o.Stderr)
+	}
+	for _, step := range []string{"RPC sum", "bulk pull", "memory write", "memory read"} {
+		for _, network := range []string{"ofi+tcp", "ofi+verbs"} {
+			if want := step + ", na+sm beside " + network; !strings.Contains(o.Stdout.String(), want) {
+				t.Errorf("no step %q in\n%s", want, o.Stdout)
+			}
 		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"cinnabar/margo"
 	"cinnabar/regmem"
 	"cinnabar/rmem"
+	"cinnabar/verbs"
+	"cinnabar/verbs/auto"
 )
 
 // The last part of the demonstration is remote procedure calls: the peer serves sum, for which it pulls ten integers
@@ -50,13 +52,31 @@ type sumOut struct {
 	Ret int32
 }
 
-// networks returns the networks of the calls, which are made over one after the other: both ends are on this machine.
-func networks(ctx context.Context) []string {
-	networks := []string{"ofi+tcp://127.0.0.1:0"}
+// networks returns the addresses at which the engines of the demo listen, one for each network that this machine has. The demo makes its
+// calls over one network after the other. Both processes are on this machine, so the address of ofi+verbs is the loopback address of dev.
+func networks(ctx context.Context, dev *verbs.Device) ([]string, error) {
+	at, err := loopbackOf(dev)
+	if err != nil {
+		return nil, err
+	}
+	networks := []string{"ofi+tcp://127.0.0.1:0", "ofi+verbs://" + at.String()}
 	if shared, _, err := margo.ChooseAddr(ctx, "na+sm", nil); err == nil {
 		networks = append(networks, shared)
 	}
-	return networks
+	return networks, nil
+}
+
+// config returns the configuration of the engines. Engines on ofi+verbs use dev.
+func config(ctx context.Context, dev *verbs.Device, autoSM bool) *cinnabar.Config {
+	return cli.Logged(ctx, &cinnabar.Config{Device: auto.Use(dev), AutoSM: autoSM})
+}
+
+// carrier returns the name of the network in the table: that of protocol, and that of shared memory if it has carried calls beside it.
+func carrier(e *cinnabar.Engine, protocol string) string {
+	if e.Stats().Net.RequestsShared > 0 {
+		return "na+sm beside " + protocol
+	}
+	return protocol
 }
 
 // fetchRPC has the peer pull the next part of the data. Parts come in order.
@@ -69,22 +89,26 @@ type fetched struct {
 }
 
 // calls is the parent's part.
-func (d *session) calls(ctx context.Context, x *link.Exchange) error {
-	for _, network := range networks(ctx) {
-		if err := d.callsOver(ctx, x, network); err != nil {
+func (d *session) calls(ctx context.Context, dev *verbs.Device, x *link.Exchange) error {
+	list, err := networks(ctx, dev)
+	if err != nil {
+		return err
+	}
+	for _, network := range list {
+		if err := d.callsOver(ctx, dev, x, network); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *session) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
+func (d *session) callsOver(ctx context.Context, dev *verbs.Device, x *link.Exchange, network string) (err error) {
 	protocol, _, _ := strings.Cut(network, ":")
 	var address string
 	if err := x.Receive(ctx, &address); err != nil {
 		return err
 	}
-	engine, err := cinnabar.Open(ctx, network, cli.Logged(ctx, nil))
+	engine, err := cinnabar.Open(ctx, network, config(ctx, dev, d.autoSM))
 	if err != nil {
 		return err
 	}
@@ -96,6 +120,7 @@ func (d *session) callsOver(ctx context.Context, x *link.Exchange, network strin
 	if err := d.sums(ctx, engine, peer, protocol); err != nil {
 		return fmt.Errorf("RPC sum over %s: %w", protocol, cli.Reason(ctx, err))
 	}
+	protocol = carrier(engine, protocol)
 	if err := d.fetch(ctx, engine, peer, protocol); err != nil {
 		return fmt.Errorf("RPC with bulk pull over %s: %w", protocol, cli.Reason(ctx, err))
 	}
@@ -120,7 +145,7 @@ func (d *session) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinna
 	}
 	took := time.Since(start)
 	d.rows = append(d.rows, row{
-		step: "RPC sum, " + protocol, operations: sumCalls, bytes: int64(sumCalls * 4 * len(values)), took: took,
+		step: "RPC sum, " + carrier(engine, protocol), operations: sumCalls, bytes: int64(sumCalls * 4 * len(values)), took: took,
 		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(sumCalls, took)), verified: fmt.Sprintf("%d each time", sumResult),
 	})
 	return nil
@@ -179,17 +204,21 @@ func (d *session) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinn
 }
 
 // calls is the peer's part.
-func (p *peer) calls(ctx context.Context, x *link.Exchange) error {
-	for _, network := range networks(ctx) {
-		if err := p.callsOver(ctx, x, network); err != nil {
+func (p *peer) calls(ctx context.Context, dev *verbs.Device, x *link.Exchange) error {
+	list, err := networks(ctx, dev)
+	if err != nil {
+		return err
+	}
+	for _, network := range list {
+		if err := p.callsOver(ctx, dev, x, network); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *peer) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
-	engine, err := cinnabar.Listen(ctx, network, cli.Logged(ctx, nil))
+func (p *peer) callsOver(ctx context.Context, dev *verbs.Device, x *link.Exchange, network string) (err error) {
+	engine, err := cinnabar.Listen(ctx, network, config(ctx, dev, p.autoSM))
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (o *options) openDevice(ctx context.Context) (*verbs.Device, error) {
 	if !o.noImmediates {
 		return cli.OpenDevice(ctx, o.device)
 	}
-	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: true, Logger: cli.LoggerOf(ctx)})
+	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: true, NoLocalCRC: true, Logger: cli.LoggerOf(ctx)})
 	if err != nil {
 		return nil, fmt.Errorf("open device %s: %w", cli.SoftwareDevice, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,7 +31,11 @@ func startRecv(t *testing.T, listen string, args ...string) *recvProcess {
 	t.Helper()
 	p := &recvProcess{dir: t.TempDir()}
 	p.Process = clitest.Start(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
-	p.addr = p.Stdout.Expect(`^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
+	line := `^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`
+	if slices.Contains(args, "--once") { // it ends by itself
+		line = `^waiting for one file at (\S+), for directory \S+$`
+	}
+	p.addr = p.Stdout.Expect(line)[1]
 	return p
 }
 

@@ -165,10 +165,13 @@ func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving
 	return r
 }
 
-// announce says where files are waited for.
+// announce prints the address at which the command waits for files, and their directory.
 func (r *receiving) announce(l *verbs.Listener) error {
 	if r.o.json {
 		return r.r.event(listeningEvent{Event: "listening", Address: l.Addr().String(), Directory: r.o.dir})
+	}
+	if r.o.once {
+		return r.r.resultf("waiting for one file at %s, for directory %s", l.Addr(), r.o.dir)
 	}
 	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
 }

@@ -3,6 +3,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,8 +41,8 @@ func NewInfo(s cli.Streams) *cobra.Command {
 		Short: "Try the protocols for RPCs, as margo-info and hg_info do",
 		Long: `info opens an engine on each device of this machine, one after the other, and prints the
 address that it gets, or why it cannot be opened; then the address that an engine would
-choose. With an argument, such as tcp or ofi+tcp, it tries that protocol only, and fails
-if it cannot be used.
+choose, and for ofi+verbs the RDMA device, with the reason. With an argument, such as tcp
+or ofi+verbs, it tries that protocol only, and fails if it cannot be used.
 
 The last table has the limits of the memory and connections that peers can use here, where a configuration
 leaves them 0, and where each comes from.`,
@@ -124,7 +125,7 @@ type infoLine struct {
 // infoChosen is the address that an engine would choose for the protocol alone.
 type infoChosen struct {
 	Protocol string `json:"protocol"`
-	Address  string `json:"address"`
+	Address  string `json:"address"` // empty if an engine would find no RDMA device
 	Reason   string `json:"reason"`
 }
 
@@ -135,6 +136,9 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 	if err != nil {
 		return nil, err
 	}
+	// Package margo opens no RDMA devices, so its line for this protocol names none; verbsProtocols has one line for each device.
+	list = slices.DeleteFunc(list, func(p margo.Protocol) bool { return p.Name == verbsName })
+	list = append(list, verbsProtocols()...)
 	r := &infoReport{Protocols: []infoLine{}, Unavailable: []infoLine{}, Chosen: []infoChosen{}}
 	for _, p := range list {
 		if len(args) == 0 || protocolMatches(args[0], p) {
@@ -151,7 +155,7 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 // protocol p.
 func protocolMatches(text string, p margo.Protocol) bool {
 	text, _, _ = strings.Cut(text, "://")
-	return text == p.String() || text == p.Name
+	return text == p.String() || text == p.Name || p.Name == verbsName && cli.OverVerbs(text)
 }
 
 // try opens an engine for the protocol, unless it is known that it cannot be used, and returns the address that it got.
@@ -159,14 +163,22 @@ func try(p margo.Protocol, cfg *cinnabar.Config) (_ margo.Protocol, runtime stri
 	if p.Err != nil {
 		return p, ""
 	}
-	e, err := cinnabar.Listen(context.Background(), specifier(p), cfg)
-	if err == nil {
-		runtime, err = e.Addr(), e.Close()
+	if p.Name == verbsName {
+		return tryVerbs(p, cfg)
 	}
-	if err != nil {
-		p.Addr, p.Err = "", err
+	if runtime, p.Err = listen(p, cfg); p.Err != nil {
+		p.Addr = ""
 	}
 	return p, runtime
+}
+
+// listen returns the address of an engine that it opens for the protocol and closes.
+func listen(p margo.Protocol, cfg *cinnabar.Config) (runtime string, err error) {
+	e, err := cinnabar.Listen(context.Background(), specifier(p), cfg)
+	if err != nil {
+		return "", err
+	}
+	return e.Addr(), e.Close()
 }
 
 // specifier returns the address to open for the protocol on its device.
@@ -219,6 +231,10 @@ func (r *infoReport) unsupported(text string, all []margo.Protocol) error {
 func (r *infoReport) choose(ctx context.Context, cfg *cinnabar.Config) error {
 	for _, l := range r.Protocols {
 		name := l.Class + "+" + l.Protocol
+		if l.Protocol == verbsName {
+			r.Chosen = append(r.Chosen, r.chooseDevice())
+			break // the lines of ofi+verbs come last, and chooseDevice has chosen one device for all of them
+		}
 		if n := len(r.Chosen); n > 0 && r.Chosen[n-1].Protocol == name {
 			continue
 		}
@@ -279,7 +295,7 @@ func (r *infoReport) writeTable(w io.Writer) error {
 	}
 	i = &cli.Printer{W: w}
 	for _, c := range r.Chosen {
-		i.Printf("\n%s\n", cli.Fold(fmt.Sprintf("%s chooses %s: %s", c.Protocol, c.Address, c.Reason), cli.Width))
+		i.Printf("\n%s\n", cli.Fold(fmt.Sprintf("%s chooses %s: %s", c.Protocol, cmp.Or(c.Address, "no device"), c.Reason), cli.Width))
 	}
 	t = cli.NewTable(w)
 	limits := &cli.Printer{W: t}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,9 @@ func TestInfoExitCodes(t *testing.T) {
 		{Args: "info ofi", Code: 1, Text: "HG_PROTONOSUPPORT"},
 		{Args: "info na+sm"},
 		{Args: "info sm"},
+		{Args: "info verbs"},
+		{Args: "info ofi+verbs"},
+		{Args: "info verbs;ofi_rxm"},
 		{Args: "info ucx+all", Code: 1, Text: "HG_PROTONOSUPPORT: ucx+all cannot be used: there is no transport on UCX"},
 		{Args: "info na+tcp", Code: 1, Text: "there is no protocol"},
 		{Args: "info a b", Code: 2, Text: "usage: cinnabar info"},
@@ -62,7 +66,7 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(infoOf("--json")), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Protocols) == 0 || len(r.Unavailable) < 3 || len(r.Chosen) != 2 || r.Chosen[0].Protocol != "ofi+tcp" || r.Chosen[0].Reason == "" {
+	if len(r.Protocols) == 0 || len(r.Unavailable) < 2 || len(r.Chosen) != 3 || r.Chosen[0].Protocol != "ofi+tcp" || r.Chosen[0].Reason == "" {
 		t.Fatalf("%+v", r)
 	}
 	if c := r.Chosen[1]; c.Protocol != "na+sm" || c.Address != "na+sm://" || c.Reason == "" {
@@ -74,6 +78,19 @@ func TestInfo(t *testing.T) {
 			t.Errorf("limits of a %s: %+v", of, l)
 		}
 	}
+	if c := r.Chosen[2]; c.Protocol != "ofi+verbs;ofi_rxm" || c.Reason == "" || c.Address == "" && !strings.Contains(c.Reason, "--device software") {
+		t.Errorf("chosen for RDMA devices: %+v", c)
+	}
+	verbs := slices.IndexFunc(r.Protocols, func(l infoLine) bool { return l.Protocol == "verbs;ofi_rxm" })
+	for _, l := range r.Protocols[verbs:] {
+		if l.Device == "" || l.Specifier != "ofi+verbs;ofi_rxm://"+l.Device || !strings.HasPrefix(l.Runtime, l.Address+":") || l.Reason != "" {
+			t.Errorf("on an RDMA device: %+v", l)
+		}
+	}
+	if l := r.Protocols[len(r.Protocols)-1]; l.Device != "cinnabar0" {
+		t.Errorf("the last one is %+v, want the software device", l)
+	}
+	r.Protocols = r.Protocols[:verbs]
 	last := len(r.Protocols) - 1
 	if l := r.Protocols[last]; l != (infoLine{Specifier: "na+sm://", Class: "na", Protocol: "sm", Device: "shm", Address: "na+sm://", Runtime: l.Runtime}) || !strings.HasPrefix(l.Runtime, "na+sm://") {
 		t.Errorf("the last one is %+v", l)

@@ -25,10 +25,10 @@ const askTimeout = 5 * time.Second
 
 // queryOptions are the options of query.
 type queryOptions struct {
-	providers []string      // -p
-	json      bool          // -j
-	config    bool          // -c
-	timeout   time.Duration // -t
+	providers []string // -p
+	json      bool     // -j
+	config    bool     // -c
+	caller    cli.Caller
 }
 
 // NewQuery returns the command query.
@@ -45,8 +45,8 @@ for the identities of providers instead, which the processes of Margo's programs
 			if len(o.providers) > 0 && o.config {
 				return cli.Usagef("--provider and --config were given; choose one")
 			}
-			return cli.AskAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
-				return o.run(ctx, ep, s.Out)
+			return o.caller.Ask(cmd.Context(), args[0], func(ctx context.Context, e *cinnabar.Engine, ep *cinnabar.Endpoint) error {
+				return o.run(ctx, e, ep, s.Out)
 			})
 		},
 	}
@@ -55,18 +55,18 @@ for the identities of providers instead, which the processes of Margo's programs
 	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
 	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
-	cli.TimeoutFlag(f, &o.timeout, askTimeout, "how long to wait for answers")
+	o.caller.Register(f, s, askTimeout, "how long to wait for answers")
 	return cmd
 }
 
-func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writer) error {
+func (o *queryOptions) run(ctx context.Context, e *cinnabar.Engine, ep *cinnabar.Endpoint, w io.Writer) error {
 	if len(o.providers) > 0 {
 		return o.identities(ctx, ep, w)
 	}
 	d, err := margo.Query(ctx, ep)
 	switch {
 	case errors.Is(err, codes.NoEntry):
-		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", codes.NoEntry, ep)
+		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery, perf serve --allow-query), or is no Go program; -p ID asks for the identity of a provider", codes.NoEntry, ep)
 	case err != nil:
 		return err
 	case o.config && len(d.Config) == 0:
@@ -75,9 +75,18 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 		_, err := fmt.Fprintf(w, "%s\n", cli.PrintableJSON(d.Config))
 		return err
 	case o.json:
-		return cli.WriteJSON(w, d)
+		return cli.WriteJSON(w, answered{d, cli.Carried(e, ep.String())})
+	}
+	if _, err := fmt.Fprintf(w, "asked over %s\n", cli.Carried(e, ep.String())); err != nil {
+		return err
 	}
 	return writeDescription(w, d)
+}
+
+// answered is the output of query --json.
+type answered struct {
+	*margo.Description
+	Transport string `json:"transport"` // that carried the call: "tcp", "verbs", "sm"
 }
 
 // identities asks the process at ep for the identity of each provider of -p, the word that names the kind of its service, and prints
@@ -231,7 +240,8 @@ type shutdownAccepted struct {
 
 // NewShutdown returns the command shutdown.
 func NewShutdown(s cli.Streams) *cobra.Command {
-	timeout, asJSON := askTimeout, false
+	var caller cli.Caller
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "shutdown ADDRESS",
 		Short: "Ask a running process to shut its engine down",
@@ -240,7 +250,7 @@ taking requests, finishes those that it has, and closes. A Go process obeys if i
 has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote_shutdown.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return caller.Ask(cmd.Context(), args[0], func(ctx context.Context, _ *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				if err := margo.ShutdownRemote(ctx, ep); err != nil {
 					return err
 				}
@@ -253,6 +263,6 @@ has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote
 		},
 	}
 	cli.JSONFlag(cmd.Flags(), &asJSON)
-	cli.TimeoutFlag(cmd.Flags(), &timeout, askTimeout, "how long to wait for the answer")
+	caller.Register(cmd.Flags(), s, askTimeout, "how long to wait for the answer")
 	return cmd
 }

@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/margo"
 	"cinnabar/stats"
+	"cinnabar/verbs/auto"
 )
 
 // parity: G45
@@ -24,10 +26,10 @@ func TestQueryCommand(t *testing.T) {
 	if err := get.Handle(p, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }, cinnabar.WithPool(server.LookupPool("disk"))); err != nil {
 		t.Fatal(err)
 	}
-	clitest.WantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
+	clitest.WantRun(t, 0, []string{"query", server.Addr()}, "asked over tcp\n"+server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
 	o := clitest.WantRun(t, 0, []string{"query", "-j", server.Addr()})
-	var d margo.Description
-	if err := json.Unmarshal(o.Out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 {
+	var d answered
+	if err := json.Unmarshal(o.Out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 || d.Transport != "tcp" {
 		t.Errorf("as JSON: %+v, %v", d, err)
 	}
 	o = clitest.WantRun(t, 0, []string{"query", "-c", server.Addr()})
@@ -45,6 +47,38 @@ func TestQueryCommand(t *testing.T) {
 	}
 }
 
+// TestQueryOverVerbs asks a process over the software device, and names the transport.
+func TestQueryOverVerbs(t *testing.T) {
+	dev, err := auto.Software(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	server, err := cinnabar.Listen(t.Context(), "ofi+verbs", &cinnabar.Config{Device: dev, AllowRemoteShutdown: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := margo.ServeQuery(server, nil); err != nil {
+		t.Fatal(err)
+	}
+	o := clitest.WantRun(t, 0, []string{"query", "--device", "software", server.Addr()}, "asked over verbs\n"+server.Addr()+"\n")
+	if !strings.Contains(o.Err.String(), "warning: the RDMA device in software") {
+		t.Errorf("%q on standard error, want a warning", &o.Err)
+	}
+	o = clitest.WantRun(t, 0, []string{"query", "--device", "cinnabar0", "-j", server.Addr()})
+	var d answered
+	if err := json.Unmarshal(o.Out.Bytes(), &d); err != nil || d.Transport != "verbs" {
+		t.Errorf("as JSON: %+v, %v", d, err)
+	}
+	clitest.WantRun(t, 0, []string{"shutdown", "--device", "software", server.Addr()}, "shuts down")
+	clitest.WantRun(t, 2, []string{"query", "--device", "software", "ofi+tcp://127.0.0.1:1"}, "only engines on ofi+verbs")
+}
+
 func TestQueryCommandFails(t *testing.T) {
 	silent := clitest.Engine(t, nil).Addr()
 	gone := clitest.Engine(t, nil)
@@ -54,12 +88,12 @@ func TestQueryCommandFails(t *testing.T) {
 	clitest.WantRun(t, 1, []string{"query", silent}, "HG_NOENTRY", "Config.AllowQuery", "-p ID")
 	clitest.WantRun(t, 1, []string{"query", "-p", "1,2", silent}, "HG_NOENTRY", "no provider with id 1,2")
 	clitest.WantRun(t, 1, []string{"query", gone.Addr()}, "HG_HOSTUNREACH", gone.Addr())
-	clitest.WantRun(t, 1, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
-	clitest.WantRun(t, 1, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
+	clitest.WantRun(t, cli.ExitUsage, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
+	clitest.WantRun(t, cli.ExitUsage, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
 	clitest.WantRun(t, 2, []string{"query"}, "usage: cinnabar query ADDRESS")
 	clitest.WantRun(t, 2, []string{"query", "-t", "0s", silent}, "--timeout is 0s")
 	clitest.WantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
-	clitest.WantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
+	clitest.WantRun(t, cli.ExitUsage, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
 	wordless := clitest.Queried(t, &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
 	clitest.WantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "reports no configuration")
 	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
@@ -79,7 +113,7 @@ func TestShutdownCommand(t *testing.T) {
 
 	firm := clitest.Engine(t, nil)
 	clitest.WantRun(t, 1, []string{"shutdown", firm.Addr()}, "HG_PERMISSION", "Config.AllowRemoteShutdown, margo_enable_remote_shutdown")
-	clitest.WantRun(t, 1, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
+	clitest.WantRun(t, cli.ExitUsage, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
 	clitest.WantRun(t, 2, []string{"shutdown"}, "usage: cinnabar shutdown ADDRESS")
 	clitest.WantRun(t, 2, []string{"shutdown", "-t", "-1s", firm.Addr()}, "--timeout is -1s")
 	select {

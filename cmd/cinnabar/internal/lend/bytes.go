@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,10 +19,10 @@ const (
 
 // rangeOptions are the options of mem put and mem get.
 type rangeOptions struct {
-	offset  int64
-	size    int64 // of mem get; -1: to the end
-	output  string
-	timeout time.Duration
+	offset int64
+	size   int64 // of mem get; -1: to the end
+	output string
+	caller cli.Caller
 }
 
 func newPut(s cli.Streams) *cobra.Command {
@@ -42,7 +41,7 @@ func newPut(s cli.Streams) *cobra.Command {
 				defer cli.Shut(f)
 				from = f
 			}
-			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
+			return withRegion(cmd.Context(), args[0], &o.caller, func(ctx context.Context, r *rmem.Region) error {
 				if err := o.fits(r, from); err != nil {
 					return err
 				}
@@ -53,7 +52,7 @@ func newPut(s cli.Streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
-	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long all of it may take")
+	o.caller.Register(f, s, defaultTimeout, "how long all of it may take")
 	return cmd
 }
 
@@ -116,7 +115,7 @@ func newGet(s cli.Streams) *cobra.Command {
 		Short: "Read a region to standard output, or to a file",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
+			return withRegion(cmd.Context(), args[0], &o.caller, func(ctx context.Context, r *rmem.Region) error {
 				return o.get(ctx, r, s.Out)
 			})
 		},
@@ -126,7 +125,7 @@ func newGet(s cli.Streams) *cobra.Command {
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
 	f.Int64Var(&o.size, "size", -1, "how many bytes to read; -1 reads to the end")
 	f.StringVarP(&o.output, "output", "o", "", "file to write to, which must not exist")
-	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long all of it may take")
+	o.caller.Register(f, s, defaultTimeout, "how long all of it may take")
 	return cmd
 }
 

@@ -38,7 +38,9 @@ type serveOptions struct {
 	lease                       time.Duration
 	strict, wipe                bool
 	copyFrom                    []string
+	autoSM                      bool
 	limits                      cli.EngineLimits
+	device                      cli.RPCDevice
 }
 
 func newServe(s cli.Streams) *cobra.Command {
@@ -63,7 +65,9 @@ loopback address; for other machines, give an ADDRESS with one of this machine's
 	f.BoolVar(&o.strict, "strict", false, "have the server make all reads and writes itself, for clients that are not trusted over na+sm")
 	f.BoolVar(&o.wipe, "wipe", false, "overwrite all memory with zeros when it comes back")
 	f.StringArrayVar(&o.copyFrom, "copy-from", nil, "address of another server from which clients may have regions copied; may be repeated (default none)")
+	cli.AutoSMFlag(f, &o.autoSM, cli.AutoSMServer)
 	o.limits.Register(f)
+	o.device.Register(f, s)
 	f.Lookup("max-memory").Usage = "memory that all peers together may make the server hold, of which --quota is a part (default half of the machine's, see cinnabar info)"
 	return cmd
 }
@@ -129,7 +133,7 @@ func (o *serveOptions) config() (cfg rmem.Config, err error) {
 	return cfg, nil
 }
 
-func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) error {
+func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) (err error) {
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -141,6 +145,12 @@ func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) e
 	if err := o.memory(&cfg.Quota, engine); err != nil {
 		return err
 	}
+	engine.AutoSM = o.autoSM
+	release, err := o.device.Open(ctx, address, engine)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	e, err := cinnabar.Listen(ctx, address, cli.Logged(ctx, engine))
 	if err != nil {
 		return err
@@ -169,7 +179,7 @@ type allocOptions struct {
 	once     bool
 	wipe     bool
 	json     bool
-	timeout  time.Duration
+	caller   cli.Caller
 }
 
 // allocated is the output of mem alloc --json.
@@ -191,7 +201,7 @@ func newAlloc(s cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return cli.AskAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return o.caller.Ask(cmd.Context(), args[0], func(ctx context.Context, _ *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				return o.run(ctx, ep, size, s)
 			})
 		},
@@ -203,7 +213,7 @@ func newAlloc(s cli.Streams) *cobra.Command {
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
 	f.BoolVar(&o.once, "once", false, "let one process with the handle read the region once; then it is gone")
 	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
-	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long to wait for the server")
+	o.caller.Register(f, s, defaultTimeout, "how long to wait for the server")
 	cli.JSONFlag(f, &o.json)
 	return cmd
 }
@@ -238,12 +248,12 @@ func (o *allocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int6
 }
 
 // withRegion opens the region that a token or handle names, on an engine that is opened for it.
-func withRegion(ctx context.Context, text string, timeout time.Duration, f func(context.Context, *rmem.Region) error) error {
+func withRegion(ctx context.Context, text string, caller *cli.Caller, f func(context.Context, *rmem.Region) error) error {
 	address, err := rmem.ServerAddress(text)
 	if err != nil {
 		return cli.Usagef("%w", err)
 	}
-	return withEngine(ctx, address, timeout, func(ctx context.Context, e *cinnabar.Engine) error {
+	return caller.Engine(ctx, address, cinnabar.Config{}, func(ctx context.Context, e *cinnabar.Engine) error {
 		r, err := rmem.OpenString(ctx, e, text)
 		if err != nil {
 			return err
@@ -252,20 +262,8 @@ func withRegion(ctx context.Context, text string, timeout time.Duration, f func(
 	})
 }
 
-// withEngine calls f with an engine for the process at an address.
-func withEngine(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Engine) error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	e, err := cinnabar.Open(ctx, cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
-	if err != nil {
-		return err
-	}
-	defer cli.Shut(e)
-	return f(ctx, e)
-}
-
 func newFree(s cli.Streams) *cobra.Command {
-	timeout := defaultTimeout
+	var caller cli.Caller
 	cmd := &cobra.Command{
 		Use:   "free TOKEN",
 		Short: "Give a region back",
@@ -275,25 +273,25 @@ func newFree(s cli.Streams) *cobra.Command {
 			if err != nil {
 				return cli.Usagef("%w", err)
 			}
-			return withEngine(cmd.Context(), address, timeout, func(ctx context.Context, e *cinnabar.Engine) error {
+			return caller.Engine(cmd.Context(), address, cinnabar.Config{}, func(ctx context.Context, e *cinnabar.Engine) error {
 				return rmem.FreeToken(ctx, e, args[0])
 			})
 		},
 	}
-	cli.TimeoutFlag(cmd.Flags(), &timeout, defaultTimeout, "how long to wait for the server")
+	caller.Register(cmd.Flags(), s, defaultTimeout, "how long to wait for the server")
 	return cmd
 }
 
 func newStat(s cli.Streams) *cobra.Command {
 	var provider uint16
 	var asJSON bool
-	timeout := defaultTimeout
+	var caller cli.Caller
 	cmd := &cobra.Command{
 		Use:   "stat ADDRESS",
 		Short: "Show how much a server lends",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return caller.Ask(cmd.Context(), args[0], func(ctx context.Context, _ *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				u, err := rmem.QueryUsage(ctx, ep.Provider(provider))
 				if err != nil {
 					return err
@@ -310,6 +308,6 @@ func newStat(s cli.Streams) *cobra.Command {
 	f.SortFlags = false
 	f.Uint16VarP(&provider, "provider", "p", 0, "id of the provider")
 	cli.JSONFlag(f, &asJSON)
-	cli.TimeoutFlag(f, &timeout, defaultTimeout, "how long to wait for the server")
+	caller.Register(f, s, defaultTimeout, "how long to wait for the server")
 	return cmd
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/hostquota"
+	"cinnabar/margo"
 	"cinnabar/rmem"
 )
 
@@ -70,7 +73,48 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
+// TestOverVerbs borrows a region over the software device and frees it.
+func TestOverVerbs(t *testing.T) {
+	const software = "--device=software"
+	borrow(t, `^ofi\+verbs;ofi_rxm://127\.0\.0\.1:\d+$`, []string{"ofi+verbs", software}, software)
+}
+
+// TestAutoSM borrows a region of a server that has shared memory beside its network.
+// parity: N06
+func TestAutoSM(t *testing.T) {
+	if _, _, err := margo.ChooseAddr(t.Context(), "na+sm", nil); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	borrow(t, `^uid://-?\d+#na\+sm://\d+-\d+#ofi\+tcp://127\.0\.0\.1:\d+$`, []string{"ofi+tcp://127.0.0.1", "--auto-sm"})
+}
+
+// borrow starts a server with the arguments of serve, which prints an address of the form pattern, borrows a region and frees it. The
+// clients get the arguments of client too.
+func borrow(t *testing.T, pattern string, serve []string, client ...string) {
+	t.Helper()
+	mem := func(args ...string) []string { return slices.Concat([]string{"mem"}, args, client) }
+	server := clitest.Start(t, slices.Concat([]string{"mem", "serve", "--quota", "8MiB"}, serve)...)
+	address := server.Stdout.Expect(pattern)[0]
+	token := strings.TrimSpace(clitest.WantRun(t, 0, mem("alloc", address, "1MiB"), "rmem-owner:").Out.String())
+	file := filepath.Join(t.TempDir(), "file")
+	data := bytes.Repeat([]byte("some text\n"), 1<<20/10)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clitest.WantRun(t, 0, mem("put", token, file))
+	if o := clitest.WantRun(t, 0, mem("get", token, "--size", strconv.Itoa(len(data)))); !bytes.Equal(o.Out.Bytes(), data) {
+		t.Errorf("%d bytes came back, not those that were put", o.Out.Len())
+	}
+	clitest.WantRun(t, 0, mem("stat", address), "1 regions")
+	clitest.WantRun(t, 0, mem("free", token))
+	clitest.WantRun(t, 2, mem("free", token, "-t", "0s"), "--timeout")
+	server.Interrupt()
+	if code := server.ExitCode(); code != 0 {
+		t.Errorf("the server ended with exit code %d: %s", code, server.Stderr)
+	}
+}
+
+// TestOnce puts a secret into memory with --once. The holder of the handle can read the memory once, and no further read succeeds.
 // parity: Y10
 func TestOnce(t *testing.T) {
 	e := clitest.Engine(t, nil)

@@ -56,11 +56,14 @@ type run struct {
 	watch   watch
 }
 
-// openRun opens the engine of one client at the address local. Nothing goes to the servers yet.
-func openRun(ctx context.Context, o *options, rank int, local string, addresses []string) (*run, error) {
-	engine, err := cinnabar.Open(ctx, local, cli.Logged(ctx, nil))
-	if err != nil {
+// openRun opens the engine of one client at the address local, with the configuration cfg. Nothing goes to the servers yet.
+func openRun(ctx context.Context, o *options, cfg *cinnabar.Config, rank int, local string, addresses []string) (*run, error) {
+	engine, err := cinnabar.Open(ctx, local, cli.Logged(ctx, cfg))
+	switch {
+	case err != nil && o.clients > 1:
 		return nil, fmt.Errorf("client %d of %d: %w", rank+1, o.clients, err)
+	case err != nil:
+		return nil, err
 	}
 	r := &run{o: o, rank: rank, engine: engine}
 	for _, a := range addresses {
@@ -99,15 +102,6 @@ func (o *options) readServers() ([]string, error) {
 		return nil, fmt.Errorf("port file %s has %d addresses; at most %d are used", o.portFile, len(addresses), maxServers)
 	}
 	return addresses, nil
-}
-
-// transportOf is an address's protocol without its class: "tcp" of "ofi+tcp://...".
-func transportOf(address string) string {
-	protocol, _, _ := strings.Cut(address, "://")
-	if _, plain, ok := strings.Cut(protocol, "+"); ok {
-		return plain
-	}
-	return protocol
 }
 
 // finish sends the servers DONE, which ends them unless they are to stay.

@@ -3,6 +3,8 @@ package perfrpc
 import (
 	"bytes"
 	"testing"
+
+	"cinnabar/codec/hgproc"
 )
 
 // procCodec is a type of perf serve that reads its own bytes.
@@ -11,10 +13,20 @@ type procCodec interface {
 	DecodeProc(from []byte) (int, error)
 }
 
+// handleCodec is a remoteHandle, which needs a codec, as a procCodec.
+type handleCodec struct{ remoteHandle }
+
+func (h *handleCodec) AppendProc(to []byte) ([]byte, error) {
+	return h.AppendProcWith(hgproc.Codec{}, to)
+}
+func (h *handleCodec) DecodeProc(from []byte) (int, error) {
+	return h.DecodeProcWith(hgproc.Codec{}, from)
+}
+
 // FuzzBlocks gives the types of perf serve bytes of a hostile client: they take no more than there is, and write accepted
 // bytes again as they were.
 func FuzzBlocks(f *testing.F) {
-	for _, c := range []procCodec{&block{[]byte("data")}, &count{3}, &pattern{300}, &remoteHandle{}} {
+	for _, c := range []procCodec{&block{[]byte("data")}, &count{3}, &pattern{300}, &handleCodec{}} {
 		b, err := c.AppendProc(nil)
 		if err != nil {
 			f.Fatal(err)
@@ -24,7 +36,7 @@ func FuzzBlocks(f *testing.F) {
 	}
 	f.Add(bytes.Repeat([]byte{0xff}, 12))
 	f.Fuzz(func(t *testing.T, from []byte) {
-		for _, c := range []procCodec{new(block), new(count), new(pattern), new(remoteHandle)} {
+		for _, c := range []procCodec{new(block), new(count), new(pattern), new(handleCodec)} {
 			n, err := c.DecodeProc(from)
 			if n < 0 || n > len(from) {
 				t.Fatalf("%T took %d of %d bytes", c, n, len(from))

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
+	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
@@ -28,13 +30,19 @@ func runClients(ctx context.Context, job job, o *options, s cli.Streams) (err er
 		return err
 	}
 	local := cli.LocalFor(ctx, addresses[0])
-	if err := checkFiles(o.clients, len(addresses), transportOf(local)); err != nil {
+	if err := checkFiles(o.clients, len(addresses), cli.Transport(local)); err != nil {
 		return err
 	}
+	cfg := cinnabar.Config{AutoSM: slices.ContainsFunc(addresses, cli.Combined)}
+	release, err := o.device.Open(ctx, local, &cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	g := &group{job: job, o: o}
 	defer func() { err = errors.Join(err, g.close()) }()
 	for rank := range o.clients {
-		r, err := openRun(ctx, o, rank, localOf(local, rank, o.clients), addresses)
+		r, err := openRun(ctx, o, &cfg, rank, localOf(local, rank, o.clients), addresses)
 		if err != nil {
 			return err
 		}
@@ -61,10 +69,12 @@ const (
 	sharedTimes = 64
 )
 
-// localOf returns the address at which the client of a rank opens its engine: local, or one of several loopback addresses if local is one and
-// there are more clients than one host should have. Linux alone has all of 127.0.0.0/8 without configuration.
+// localOf returns the address at which the client of a rank opens its engine, which is local in most cases. On Linux, if local is a loopback
+// address of ofi+tcp and there are more than clientsPerHost clients, localOf divides the clients among the addresses 127.0.0.2, 127.0.0.3 and so
+// on, because a server limits the share of one host. Other systems have only the loopback address 127.0.0.1 unless an administrator adds others,
+// and RDMA devices do not have those addresses.
 func localOf(local string, rank, clients int) string {
-	if runtime.GOOS != "linux" || clients <= clientsPerHost {
+	if runtime.GOOS != "linux" || clients <= clientsPerHost || cli.OverVerbs(local) {
 		return local
 	}
 	protocol, where, _ := strings.Cut(local, "://")
@@ -122,21 +132,36 @@ func (g *group) run(ctx context.Context, s cli.Streams) error {
 		g.callers = append(g.callers, c)
 	}
 	first := g.runs[0]
-	report := &report{op: g.job.op, transport: transportOf(first.engine.Addr()), servers: len(first.servers), o: g.o, w: s.Out}
-	if err := report.header(); err != nil {
-		return err
-	}
-	for _, size := range g.o.sizes {
+	report := &report{op: g.job.op, servers: len(first.servers), o: g.o, w: s.Out}
+	for i, size := range g.o.sizes {
+		combined := cli.Combined(first.servers[0].String())
+		if i == 0 && !combined {
+			if err := g.header(report); err != nil {
+				return err
+			}
+		}
 		report.begin()
 		results, err := g.measure(ctx, s, size)
 		if err != nil {
 			return fmt.Errorf("%s of %s: %w", g.job.op, cli.SizeText(size), err)
+		}
+		if i == 0 && combined { // the calls choose between shared memory and the network
+			if err := g.header(report); err != nil {
+				return err
+			}
 		}
 		if err := report.line(results...); err != nil {
 			return err
 		}
 	}
 	return first.finish(ctx)
+}
+
+// header prints the head of the report, with the network that carries the calls.
+func (g *group) header(r *report) error {
+	first := g.runs[0]
+	r.transport = cli.Carried(first.engine, first.servers[0].String())
+	return r.header()
 }
 
 // measure has all clients measure one size at once. If one fails, the others stop.

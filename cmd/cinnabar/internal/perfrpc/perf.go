@@ -45,6 +45,7 @@ type options struct {
 	bidirectional bool
 	keep          bool
 	json          bool
+	device        cli.RPCDevice
 	dear          dearWakeUps
 }
 
@@ -102,7 +103,7 @@ func newServe(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
 		Short: "Serve perf's clients, and Mercury's (hg_perf_server)",
-		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
+		Long: `serve listens at ADDRESS, such as tcp, ofi+tcp://127.0.0.1:0 or ofi+verbs, prints the address that
 clients need, and serves until it is interrupted; with --once until a client is done, as
 hg_perf_server does. An ADDRESS without a host is
 the loopback address; for other machines, give an ADDRESS with one of this machine's.
@@ -136,9 +137,12 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	f.BoolVar(&o.once, "once", false, "end when a client is done")
 	f.BoolVar(&o.verify, "verify", false, "check the data of rate's calls")
 	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
+	f.BoolVar(&o.query, "allow-query", false, "let any process ask for a description of this one (cinnabar query)")
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
+	cli.AutoSMFlag(f, &o.autoSM, cli.AutoSMServer)
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	o.limits.Register(f)
+	o.device.Register(f, s)
 	o.dear.register(f)
 	return cmd
 }
@@ -199,6 +203,7 @@ refuses more clients than ulimit -n permits.`,
 	}
 	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
 	f.BoolVar(&o.keep, "keep", false, "leave servers running that end with their client")
+	o.device.Register(f, s)
 	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
 	cli.JSONFlag(f, &o.json)
 	o.dear.register(f)

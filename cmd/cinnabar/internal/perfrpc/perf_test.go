@@ -77,11 +77,11 @@ func TestBlockLengthThatLies(t *testing.T) {
 // A handle of a client's memory is refused before it is copied if it is larger than any client's.
 func TestRemoteIsBounded(t *testing.T) {
 	b := append(binary.LittleEndian.AppendUint64(nil, maxRemote+1), make([]byte, maxRemote+1)...)
-	if _, err := new(remoteHandle).DecodeProc(b); !errors.Is(err, codes.Overflow) {
+	if _, err := new(remoteHandle).DecodeProcWith(hgproc.Codec{}, b); !errors.Is(err, codes.Overflow) {
 		t.Errorf("a handle of %d bytes: %v, want OVERFLOW", maxRemote+1, err)
 	}
 	for n := range 9 {
-		if _, err := new(remoteHandle).DecodeProc(append([]byte{1}, make([]byte, n)...)); err == nil {
+		if _, err := new(remoteHandle).DecodeProcWith(hgproc.Codec{}, append([]byte{1}, make([]byte, n)...)); err == nil {
 			t.Errorf("%d bytes were taken for a handle", n+1)
 		}
 	}
@@ -111,7 +111,7 @@ func TestExitCodes(t *testing.T) {
 		{Args: "perf nonsense", Code: 2, Text: "cinnabar perf"},
 		{Args: "perf serve", Code: 2, Text: "usage: cinnabar perf serve ADDRESS"},
 		{Args: "perf serve tcp --memory lots", Code: 2, Text: "--memory"},
-		{Args: "perf serve nosuch://", Code: 1, Text: "HG_PROTONOSUPPORT"},
+		{Args: "perf serve nosuch://", Code: 2, Text: "HG_PROTONOSUPPORT"},
 		{Args: "perf serve ofi+tcp://127.0.0.1:0 --port-file no/such/directory", Code: 1, Text: "port file"},
 		{Args: "perf rate", Code: 2, Text: "no server"},
 		{Args: "perf serve tcp --classes 0", Code: 2, Text: "--classes"},
@@ -137,8 +137,11 @@ func TestExitCodes(t *testing.T) {
 		{Args: "perf bw-read x --transfers 65536 --size 1GiB", Code: 2, Text: "need 64 TiB together"},
 		{Args: "perf bw-write x --bidirectional", Code: 2, Text: "unknown flag"},
 		{Args: "perf rate ofi+tcp://127.0.0.1:1", Code: 1, Text: "127.0.0.1:1"},
-		{Args: "perf rate nosuch://127.0.0.1:1", Code: 1, Text: "HG_PROTONOSUPPORT"},
-		{Args: "perf rate ofi+tcp://127.0.0.1", Code: 1, Text: "neither an address and port"},
+		{Args: "perf serve tcp --device software", Code: 2, Text: "only engines on ofi+verbs"},
+		{Args: "perf serve ofi+verbs://nosuch0/127.0.0.1:1 --device other0", Code: 2, Text: "choose one"},
+		{Args: "perf serve verbs --device nosuch0", Code: 1, Text: "RDMA"},
+		{Args: "perf rate nosuch://127.0.0.1:1", Code: 2, Text: "HG_PROTONOSUPPORT"},
+		{Args: "perf rate ofi+tcp://127.0.0.1", Code: 2, Text: "neither an address and port"},
 	}, nil)
 }
 

@@ -1,7 +1,9 @@
 package perfrpc
 
 import (
+	"cinnabar"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +13,9 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/codes"
 	"cinnabar/internal/testproc"
+	"cinnabar/margo"
 )
 
 // startServe starts a server and returns its address.
@@ -80,6 +84,32 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
+// TestOverVerbs measures between two processes on the software device. The line names the transport, and each process warns once.
+func TestOverVerbs(t *testing.T) {
+	const software = "--device=software"
+	warned := func(p *testproc.Process) {
+		t.Helper()
+		code := p.ExitCode()
+		if got := p.Stderr.String(); code != 0 || strings.Count(got, "\n") != 1 || !strings.Contains(got, "Mercury that accepts iWARP devices") {
+			t.Errorf("exit code %d and %q on standard error, want 0 and one warning", code, got)
+		}
+	}
+	server := clitest.Start(t, "perf", "serve", "ofi+verbs", software, "--classes", "2", "--verify")
+	addresses := []string{server.Stdout.Expect(`^ofi\+verbs;ofi_rxm://127\.0\.0\.1:\d+$`)[0], server.Stdout.Expect(`^ofi\+verbs;ofi_rxm://127\.0\.0\.1:\d+$`)[0]}
+	for _, args := range []string{
+		"rate --size 64,70000 --count 5 --inflight 8 --verify --clients 2", "bw-read --size 1,4096,3000000 --count 3 --verify", "bw-write --size 4096,3000000 --count 3 --inflight 3 --verify",
+	} {
+		all := append([]string{"perf"}, strings.Fields(args)...)
+		client := clitest.Start(t, append(append(all, "--json", software), addresses...)...)
+		warned(client)
+		if got := strings.Count(client.Stdout.String(), `"transport":"verbs"`); got < 2 || got != strings.Count(client.Stdout.String(), "\n") {
+			t.Errorf("perf %s printed %q, want a line with transport verbs for each size", args, client.Stdout)
+		}
+	}
+	server.Interrupt()
+	warned(server)
+}
+
 // A server serves several clients at once and one after the other, until it is told to stop.
 func TestServerThatStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "port.cfg")
@@ -114,6 +144,50 @@ func TestClientThatKeepsTheServer(t *testing.T) {
 	}
 	runLines(t, "rate", address, "--size", "64", "--count", "1")
 	clitest.WantOK(t, server)
+}
+
+// TestInterruptedServers interrupts two servers. The one that serves until an interrupt has done its work and ends with 0. The one that waits for
+// a single client (--once) has not, and ends with the code of the signal.
+func TestInterruptedServers(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{{nil, 0}, {[]string{"--once"}, 130}} {
+		server, _ := startServe(t, tt.args...)
+		server.Interrupt()
+		if code := server.ExitCode(); code != tt.code {
+			t.Errorf("perf serve %v ends with %d after an interrupt, want %d", tt.args, code, tt.code)
+		}
+	}
+}
+
+// TestServerAllowsQuery asks a server for its description, which it gives with --allow-query only.
+func TestServerAllowsQuery(t *testing.T) {
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, args := range [][]string{nil, {"--allow-query"}} {
+		server, address := startServe(t, args...)
+		ep, err := e.Lookup(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := margo.Query(t.Context(), ep)
+		switch {
+		case args == nil && !errors.Is(err, codes.NoEntry):
+			t.Errorf("a server without --allow-query answers %+v, %v", d, err)
+		case args != nil && (err != nil || d.Addr != address):
+			t.Errorf("a server with --allow-query answers %+v, %v", d, err)
+		}
+		server.Interrupt()
+		clitest.WantOK(t, server)
+	}
 }
 
 // A client that ends in the middle of its transfers concerns nobody else.

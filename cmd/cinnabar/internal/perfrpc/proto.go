@@ -71,15 +71,17 @@ type remoteHandle struct{ handle cinnabar.BulkHandle }
 // maxRemote is the limit of a handle's bytes. A client has one segment, of which small data may be embedded.
 const maxRemote = 16 << 10
 
-func (r remoteHandle) AppendProc(to []byte) ([]byte, error) { return r.handle.AppendProc(to) }
+func (r remoteHandle) AppendProcWith(c codec.Codec, to []byte) ([]byte, error) {
+	return r.handle.AppendProcWith(c, to)
+}
 
-func (r *remoteHandle) DecodeProc(from []byte) (int, error) {
+func (r *remoteHandle) DecodeProcWith(c codec.Codec, from []byte) (int, error) {
 	if len(from) >= 8 {
 		if n := binary.LittleEndian.Uint64(from); n > maxRemote {
 			return 0, fmt.Errorf("%w: memory handle of %d bytes; at most %d are taken", codes.Overflow, n, maxRemote)
 		}
 	}
-	return r.handle.DecodeProc(from)
+	return r.handle.DecodeProcWith(c, from)
 }
 
 // block is a counted block of bytes, as hg_perf_proc_iovec writes it: a length in 4 bytes, then the bytes.

@@ -16,6 +16,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 // drainTime bounds the wait for the answer to DONE, and for all other calls under way, at the end.
@@ -32,12 +33,25 @@ type serveOptions struct {
 	once          bool // the server ends when a client calls DONE
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
+	query         bool // any process may ask for a description of the servers
+	autoSM        bool
 	limits        cli.EngineLimits
+	device        cli.RPCDevice
 	dear          dearWakeUps
 }
 
 // runServe serves until ctx ends, or with --once until a client is done.
 func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
+	cfg, err := o.limits.Config()
+	if err != nil {
+		return err
+	}
+	cfg.AutoSM = o.autoSM
+	release, err := o.device.Open(ctx, o.address, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	memory := newHandleTable(o.memory)
 	var servers []*server
 	defer func() {
@@ -48,7 +62,7 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 	}()
 	var addresses []string
 	for class := range o.classes {
-		p, err := listen(ctx, o, class, memory)
+		p, err := listen(ctx, o, cfg, class, memory)
 		if err != nil {
 			return err
 		}
@@ -67,7 +81,10 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 		select {
 		case <-p.done:
 		case <-ctx.Done():
-			return nil // being stopped is how a server ends
+			if o.once { // a client's DONE is how that server ends
+				return context.Cause(ctx)
+			}
+			return nil
 		}
 	}
 	drain, cancel := context.WithTimeout(ctx, drainTime)
@@ -79,12 +96,8 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 }
 
 // listen makes one of the servers, which serves at once.
-func listen(ctx context.Context, o *serveOptions, class int, memory *handleTable) (*server, error) {
+func listen(ctx context.Context, o *serveOptions, cfg *cinnabar.Config, class int, memory *handleTable) (*server, error) {
 	address, err := classAddress(o.address, class)
-	if err != nil {
-		return nil, err
-	}
-	cfg, err := o.limits.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +106,11 @@ func listen(ctx context.Context, o *serveOptions, class int, memory *handleTable
 		return nil, err
 	}
 	p := newServer(engine, o, class, memory)
-	if err := p.register(); err != nil {
+	err = p.register()
+	if err == nil && o.query {
+		err = margo.ServeQuery(engine, &margo.Config{Config: *cfg, AllowQuery: true})
+	}
+	if err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
 	return p, nil
