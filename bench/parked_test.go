@@ -80,6 +80,22 @@ func rstreamEcho() error {
 	return serveEach(l.Addr(), l.Accept, func(c net.Conn) error { return echo(c) })
 }
 
+// rstreamSink is the server of BenchmarkStream. It reads and discards a client's stream, and then closes its own side of the connection.
+func rstreamSink() error {
+	dev, err := iwarp.Open(iwarp.Config{})
+	if err != nil {
+		return err
+	}
+	l, err := rstream.Listen(dev, loopback)
+	if err != nil {
+		return err
+	}
+	return serveEach(l.Addr(), l.Accept, func(c net.Conn) error {
+		_, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{c}, make([]byte, sinkBuffer))
+		return errors.Join(err, c.(*rstream.Conn).CloseWrite())
+	})
+}
+
 // serveEach prints the address of a listener, and serves one connection after the other.
 func serveEach[C io.Closer](addr any, accept func() (C, error), serve func(C) error) error {
 	fmt.Println(addr)
@@ -253,6 +269,42 @@ func benchParkedRstream(b *testing.B) {
 		}
 	}()
 	benchStream(b, c, pingSize)
+}
+
+// sinkBuffer is the size in bytes of the reader's buffer in BenchmarkStream.
+const sinkBuffer = 64 << 10
+
+// BenchmarkStream measures writes of one size to a process that reads them.
+func BenchmarkStream(b *testing.B) {
+	for _, size := range []int{pingSize, 4 << 10, 64 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("path=rstream/size=%d", size), func(b *testing.B) { benchStreamTo(b, size) })
+	}
+}
+
+func benchStreamTo(b *testing.B, size int) {
+	c, err := rstream.Dial(context.Background(), openDevice(b), startPeer(b, "rstream-sink"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	buf := make([]byte, size)
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := c.CloseWrite(); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := io.ReadAll(c); err != nil { // the peer closes the stream after it has read all
+		b.Fatal(err)
+	}
 }
 
 func benchParkedRmem(b *testing.B, size int) {

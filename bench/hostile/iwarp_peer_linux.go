@@ -30,7 +30,12 @@ var errRejected = errors.New("connection rejected")
 
 // dialIWARP connects to the server of o with private data.
 func dialIWARP(ctx context.Context, o *order, private []byte) (*iwarpPeer, error) {
-	c, err := dialFrom(ctx, o.Local, o.Server.Addr, 0)
+	return dialSlowIWARP(ctx, o, private, 0)
+}
+
+// dialSlowIWARP is dialIWARP with a receive buffer of a given size in bytes; 0: the size that the system chooses.
+func dialSlowIWARP(ctx context.Context, o *order, private []byte, receive int) (*iwarpPeer, error) {
+	c, err := dialFrom(ctx, o.Local, hostPort(o.Server.Addr), receive)
 	if err != nil {
 		return nil, err
 	}
@@ -44,13 +49,17 @@ func dialIWARP(ctx context.Context, o *order, private []byte) (*iwarpPeer, error
 
 func (p *iwarpPeer) close() { _ = p.c.Close() } // the peer has nothing to lose
 
-// greet exchanges the frames of MPA, and sends the first message, which is a write of 0 bytes.
-func (p *iwarpPeer) greet(private []byte) error {
-	f := mpa.Frame{
+// mpaRequest returns the frame by which a connection begins.
+func mpaRequest(private []byte) ([]byte, error) {
+	return mpa.AppendFrame(nil, mpa.Frame{
 		Revision: mpa.Revision2, Enhanced: true, CRC: true, PrivateData: private,
 		Setup: mpa.Setup{IRD: 4, ORD: 4, PeerToPeer: true, RTRWrite: true},
-	}
-	b, err := mpa.AppendFrame(nil, f)
+	})
+}
+
+// greet exchanges the frames of MPA, and sends the first message, which is a write of 0 bytes.
+func (p *iwarpPeer) greet(private []byte) error {
+	b, err := mpaRequest(private)
 	if err != nil {
 		return err
 	}

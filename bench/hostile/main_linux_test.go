@@ -31,7 +31,7 @@ func TestInnocentCallsSucceed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // a process of the race detector sleeps for a second at its end otherwise
-	for service, name := range map[string]string{rpcTCP: "unknown-input", rpcSM: "full-eventfd", files: "places", memory: "immediate"} {
+	for service, name := range map[string]string{rpcTCP: "unknown-input", rpcVerbs: "no-credits", rpcSM: "full-eventfd", files: "places", memory: "immediate"} {
 		t.Run(service, func(t *testing.T) {
 			a := attackOf(service, name)
 			if a == nil {

@@ -21,17 +21,19 @@ type server struct {
 
 // The services, by the names in the table.
 const (
-	rpcTCP = "RPC over ofi+tcp"
-	rpcSM  = "RPC over na+sm"
-	files  = "file transfer"
-	memory = "rmem over verbs"
+	rpcTCP   = "RPC over ofi+tcp"
+	rpcVerbs = "RPC over ofi+verbs"
+	rpcSM    = "RPC over na+sm"
+	files    = "file transfer"
+	memory   = "rmem over verbs"
 )
 
 var services = map[string]*service{
-	rpcTCP: {serveTCP, rpcClient("ofi+tcp://127.0.0.1")},
-	rpcSM:  {serveSM, rpcClient("na+sm://")},
-	files:  {serveFiles, fileClient},
-	memory: {serveMemory, memoryClient},
+	rpcTCP:   {serveTCP, rpcClient("ofi+tcp://127.0.0.1")},
+	rpcVerbs: {serveVerbs, verbsClient},
+	rpcSM:    {serveSM, rpcClient("na+sm://")},
+	files:    {serveFiles, fileClient},
+	memory:   {serveMemory, memoryClient},
 }
 
 // attack is one kind of hostile peer.
@@ -64,6 +66,24 @@ var attacks = []attack{
 	{service: rpcTCP, name: "keys", about: "reads of memory by keys that are guessed", run: guessKeys},
 	{service: rpcTCP, name: "hijack", about: "connections that claim the port of the innocent client, from its own address", run: hijack, sameHost: true},
 	{service: rpcTCP, name: "slow-read", about: "slow readers of exposed memory that the server closes", run: readSlowly, lend: true},
+
+	{service: rpcVerbs, name: "hold", about: "requests with a handler that pulls from its caller, which answers no read", run: holdByPull},
+	{service: rpcVerbs, name: "unknown-input", about: "announcements of long arguments, never served, for an RPC that does not exist", run: announceUnknown},
+	{service: rpcVerbs, name: "known-input", about: "announcements of long arguments, never served, for an RPC that exists", run: announceKnown},
+	{service: rpcVerbs, name: "results", about: "long results that are never fetched, from many ports", run: leaveResults, handlers: 64},
+	{service: rpcVerbs, name: "unread", about: "requests without reading the responses", run: leaveResponses},
+	{service: rpcVerbs, name: "no-credits", about: "requests without room for the responses", run: withholdCredits},
+	{service: rpcVerbs, name: "many-credits", about: "grants of more room than any device has", run: grantTooMuch},
+	{service: rpcVerbs, name: "turns", about: "many ports of each host compete for handlers", run: competeByPorts, handlers: 64},
+	{service: rpcVerbs, name: "half-open", about: "connections that say nothing", run: halfOpen},
+	{service: rpcVerbs, name: "handshakes", about: "connection requests of one byte every 20 ms", run: connectSlowly},
+	{service: rpcVerbs, name: "flood", about: "connections that are made and given up", run: floodVerbs},
+	{service: rpcVerbs, name: "idle", about: "connections that identify themselves, and say nothing else", run: idle},
+	{service: rpcVerbs, name: "unfinished", about: "requests of which the last segment never comes", run: neverFinish},
+	{service: rpcVerbs, name: "garbage", about: "random bytes, segments, connection requests and packets", run: garbageVerbs},
+	{service: rpcVerbs, name: "keys", about: "reads and late writes of memory by keys that are guessed", run: guessRegions},
+	{service: rpcVerbs, name: "hijack", about: "connections that claim the port of the innocent client, from its own address", run: hijack, sameHost: true},
+	{service: rpcVerbs, name: "slow-read", about: "slow readers of exposed memory that the server closes", run: readRegionSlowly, lend: true},
 
 	{service: rpcSM, name: "flood", about: "connections that are made and released", run: floodSM},
 	{service: rpcSM, name: "commands", about: "garbage on the socket, with descriptors of all kinds", run: garbageCommands},

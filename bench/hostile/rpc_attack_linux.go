@@ -19,7 +19,7 @@ const noProvider = 65535
 // floodBy sends requests over n connections that claim a port each, and connects again when one ends.
 func floodBy(ctx context.Context, o *order, ops *counter, n, window, receive int, body func() []byte) error {
 	return swarm(ctx, ops, n, func(ctx context.Context, i int) error {
-		p, err := dialOFI(ctx, o, ownPort(o, i), rand.Uint32(), receive)
+		p, err := dialRPC(ctx, o, ownPort(o, i), receive)
 		if err != nil {
 			return err
 		}
@@ -69,12 +69,8 @@ func competeByPorts(ctx context.Context, o *order, ops *counter) error {
 
 // halfOpen keeps connections that say nothing. It attacks all services that listen on TCP.
 func halfOpen(ctx context.Context, o *order, ops *counter) error {
-	to := o.Server.Addr
-	if o.Service == rpcTCP {
-		to = to[len("ofi+tcp://"):]
-	}
 	return swarm(ctx, ops, 200, func(ctx context.Context, _ int) error {
-		c, err := dialFrom(ctx, o.Local, to, 0)
+		c, err := dialFrom(ctx, o.Local, hostPort(o.Server.Addr), 0)
 		if err != nil {
 			return err
 		}
@@ -95,12 +91,12 @@ func untilEnd(ctx context.Context, c net.Conn) {
 // idle keeps connections that have identified themselves.
 func idle(ctx context.Context, o *order, ops *counter) error {
 	return swarm(ctx, ops, 200, func(ctx context.Context, i int) error {
-		p, err := dialOFI(ctx, o, ownPort(o, i), rand.Uint32(), 0)
+		p, err := dialRPC(ctx, o, ownPort(o, i), 0)
 		if err != nil {
 			return err
 		}
 		ops.add(1)
-		untilEnd(ctx, p.c)
+		untilEnd(ctx, p.stream())
 		return nil
 	})
 }
@@ -129,7 +125,7 @@ func garbage(ctx context.Context, o *order, ops *counter) error {
 
 // noise is a connection of random bytes.
 func noise(ctx context.Context, o *order, ops *counter) error {
-	c, err := dialFrom(ctx, o.Local, o.Server.Addr[len("ofi+tcp://"):], 0)
+	c, err := dialFrom(ctx, o.Local, hostPort(o.Server.Addr), 0)
 	if err != nil {
 		return err
 	}
@@ -204,18 +200,23 @@ func hijack(ctx context.Context, o *order, ops *counter) error {
 	}
 	return swarm(ctx, ops, 2, func(ctx context.Context, _ int) error {
 		ops.add(1)
-		p, err := dialOFI(ctx, o, port, rand.Uint32(), 0)
+		p, err := dialRPC(ctx, o, port, 0)
 		if err != nil {
 			return err
 		}
-		untilEnd(ctx, p.c)
+		untilEnd(ctx, p.stream())
 		return nil
 	})
 }
 
 // readSlowly reads the memory that the server exposes as slowly as a connection bears that does not count as stalled.
 func readSlowly(ctx context.Context, o *order, ops *counter) error {
-	e, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
+	return readSlowlyOn(ctx, o, ops, "ofi+tcp://127.0.0.1", nil)
+}
+
+// readSlowlyOn is readSlowly with an engine at own, which asks for the handles of the memory.
+func readSlowlyOn(ctx context.Context, o *order, ops *counter, own string, cfg *cinnabar.Config) error {
+	e, err := cinnabar.Open(ctx, own, cfg)
 	if err != nil {
 		return err
 	}
@@ -230,21 +231,21 @@ func readSlowly(ctx context.Context, o *order, ops *counter) error {
 			pause(ctx, time.Millisecond) // the memory is being closed
 			return err
 		}
-		key, err := keyOf(h.B, i%lendSegments)
+		at, err := placeOf(h.B, i%lendSegments)
 		if err != nil {
 			return err
 		}
-		p, err := dialOFI(ctx, o, ownPort(o, i), rand.Uint32(), 256<<10)
+		p, err := dialRPC(ctx, o, ownPort(o, i), 256<<10)
 		if err != nil {
 			return err
 		}
 		defer p.close()
-		if _, err := p.c.Write(readRequest(key, 0, lendSize)); err != nil {
+		if err := p.readSegment(at); err != nil {
 			return err
 		}
 		for b := make([]byte, 40<<10); ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
 			ops.add(1)
-			if _, err := io.ReadFull(p.c, b); err != nil {
+			if _, err := io.ReadFull(p.stream(), b); err != nil {
 				return nil // all was read, or the server has ended the connection
 			}
 		}
@@ -252,17 +253,20 @@ func readSlowly(ctx context.Context, o *order, ops *counter) error {
 	})
 }
 
-// keyOf takes the key of a segment out of a handle of several segments. The keys stand behind the segments' addresses and
-// the lengths of the transport's parts.
-func keyOf(h cinnabar.BulkHandle, segment int) (uint64, error) {
+// segmentPlace is the beginning of a segment: its key, and its address, which peers over ofi+verbs name.
+type segmentPlace struct{ key, addr uint64 }
+
+// placeOf reads the place of a segment from a handle of several segments. A handle has a head, the address and length of each segment, the size of
+// each segment's key, and then the keys.
+func placeOf(h cinnabar.BulkHandle, segment int) (segmentPlace, error) {
 	d, err := h.AppendBinary(nil)
 	if err != nil {
-		return 0, err
+		return segmentPlace{}, err
 	}
 	n := int(binary.LittleEndian.Uint32(d[8:]))
 	at := 16 + 16*n + 8*n + 48*segment
-	if n < 2 || at+8 > len(d) {
-		return 0, fmt.Errorf("a handle of %d bytes and %d segments has no key of segment %d", len(d), n, segment)
+	if n < 2 || at+48 > len(d) {
+		return segmentPlace{}, fmt.Errorf("a handle of %d bytes and %d segments has no key of segment %d", len(d), n, segment)
 	}
-	return binary.LittleEndian.Uint64(d[at:]), nil
+	return segmentPlace{binary.LittleEndian.Uint64(d[at:]), binary.LittleEndian.Uint64(d[at+32:])}, nil
 }

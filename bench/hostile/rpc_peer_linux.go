@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,6 +15,33 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// rpcPeer is a connection to a server over ofi+tcp or ofi+verbs by hand.
+type rpcPeer interface {
+	// flood sends requests until the connection ends. At most window of them are without response at a time; 0: any number, and nothing is
+	// read. body returns the part of a request behind the address of the sender.
+	flood(ctx context.Context, ops *counter, window int, body func() []byte) error
+	// readSegment asks for lendSize bytes of exposed memory.
+	readSegment(at segmentPlace) error
+	stream() net.Conn
+	close()
+}
+
+// dialRPC connects to the server of o as a process of its own, and claims a port. A receive buffer of 0 bytes is the system's.
+func dialRPC(ctx context.Context, o *order, port uint16, receive int) (rpcPeer, error) {
+	if o.Service == rpcVerbs {
+		return dialVerbs(ctx, o, port, rxmCredits, receive)
+	}
+	return dialOFI(ctx, o, port, rand.Uint32(), receive)
+}
+
+// hostPort returns the host and the port of an address, without its protocol.
+func hostPort(addr string) string {
+	if _, rest, ok := strings.Cut(addr, "://"); ok {
+		return rest
+	}
+	return addr
+}
 
 // A peer of libfabric's tcp provider by hand: it identifies itself properly, and then breaks the rules.
 
@@ -61,7 +89,7 @@ const (
 
 // dialOFI connects to the server at an address of ofi+tcp and claims a port.
 func dialOFI(ctx context.Context, o *order, port uint16, pid uint32, receive int) (*ofiPeer, error) {
-	c, err := dialFrom(ctx, o.Local, strings.TrimPrefix(o.Server.Addr, "ofi+tcp://"), receive)
+	c, err := dialFrom(ctx, o.Local, hostPort(o.Server.Addr), receive)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +115,8 @@ func dialOFI(ctx context.Context, o *order, port uint16, pid uint32, receive int
 	return &ofiPeer{c: c, local: o.Local, port: port}, nil
 }
 
-func (p *ofiPeer) close() { _ = p.c.Close() }
+func (p *ofiPeer) close()           { _ = p.c.Close() }
+func (p *ofiPeer) stream() net.Conn { return p.c }
 
 // ofiBase writes the base header of a message.
 func ofiBase(b []byte, op byte, flags uint16, header int, size uint64) {
@@ -121,6 +150,11 @@ func readRequest(key, off, n uint64) []byte {
 	binary.LittleEndian.PutUint64(b[24:], n)
 	binary.LittleEndian.PutUint64(b[32:], key)
 	return b
+}
+
+func (p *ofiPeer) readSegment(at segmentPlace) error {
+	_, err := p.c.Write(readRequest(at.key, 0, lendSize))
+	return err
 }
 
 // mercuryHeader begins the body of a request for an RPC.
@@ -196,12 +230,7 @@ func (p *ofiPeer) flood(ctx context.Context, ops *counter, window int, body func
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		p.drain(func() {
-			select {
-			case <-sent:
-			default: // a response that was not asked for
-			}
-		})
+		p.drain(func() { answered(sent) })
 	}()
 	for {
 		select {
@@ -218,6 +247,15 @@ func (p *ofiPeer) flood(ctx context.Context, ops *counter, window int, body func
 		if err := p.sendRequests(ops, n, body); err != nil {
 			return err
 		}
+	}
+}
+
+// answered removes one request from sent, the requests without a response. It does nothing if there is none, because a response may come for no
+// request.
+func answered(sent <-chan struct{}) {
+	select {
+	case <-sent:
+	default:
 	}
 }
 

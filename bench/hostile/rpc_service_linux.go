@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/verbs"
+	"cinnabar/verbs/auto"
+	"cinnabar/verbs/iwarp"
 )
 
 // blob is bytes of any number.
@@ -34,15 +38,41 @@ var (
 	rpcShare = cinnabar.NewRPC[number, memoryOf]("share")
 )
 
-// serveTCP and serveSM are the RPC server over either network.
+// serveTCP, serveSM and serveVerbs are the RPC server over each network.
 func serveTCP(a *attack, log io.Writer) (*server, error) {
-	return serveRPC(a, log, "ofi+tcp://127.0.0.1:0")
+	return serveRPC(a, log, nil, "ofi+tcp://127.0.0.1:0")
 }
 
-func serveSM(a *attack, log io.Writer) (*server, error) { return serveRPC(a, log, "na+sm://") }
+func serveSM(a *attack, log io.Writer) (*server, error) { return serveRPC(a, log, nil, "na+sm://") }
 
-func serveRPC(a *attack, log io.Writer, addr string) (*server, error) {
-	e, err := cinnabar.Listen(context.Background(), addr, &cinnabar.Config{MaxHandlers: a.handlers, Logger: slog.New(slog.NewTextHandler(log, nil))})
+func serveVerbs(a *attack, log io.Writer) (*server, error) {
+	dev, err := softwareDevice(slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		return nil, err
+	}
+	s, err := serveRPC(a, log, auto.Use(dev), "ofi+verbs://127.0.0.1:0")
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return &server{s.notice, func() time.Duration {
+		longest := s.close()
+		_ = dev.Close() // the process ends
+		return longest
+	}}, nil
+}
+
+// softwareDevice opens the software device, which asks for no CRC within this host, as that of package auto, and warns of nothing.
+func softwareDevice(log *slog.Logger) (*verbs.Device, error) {
+	return iwarp.Open(iwarp.Config{Logger: log, NoLocalCRC: true})
+}
+
+// serveRPC serves at an address. dev is the device of the address; nil: it needs none.
+func serveRPC(a *attack, log io.Writer, dev *auto.Device, addr string) (*server, error) {
+	cfg := &cinnabar.Config{MaxHandlers: a.handlers, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	if dev != nil {
+		cfg.Device = dev
+	}
+	e, err := cinnabar.Listen(context.Background(), addr, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -159,42 +189,62 @@ func (l *lender) close(b *cinnabar.Bulk) {
 // rpcClient makes the innocent client of an RPC server over the network of an address. Its steady calls are, in turn, a
 // small echo, one with arguments that are too long for a message, and a call with a handler that pulls from the client.
 func rpcClient(own string) func(context.Context, notice) (*client, error) {
-	return func(ctx context.Context, at notice) (*client, error) {
-		e, err := cinnabar.Open(ctx, own, nil)
-		if err != nil {
-			return nil, err
-		}
-		ep, err := e.Lookup(at.Addr)
-		if err != nil {
-			return nil, err
-		}
-		mem, err := e.Alloc(cinnabar.ReadOnly, 64<<10)
-		if err != nil {
-			return nil, err
-		}
-		var turn atomic.Uint64
-		return &client{
-			notice: notice{Addr: e.Addr()},
-			steady: func(ctx context.Context) error {
-				switch turn.Add(1) % 3 {
-				case 0:
-					return echo(ctx, ep, 64)
-				case 1:
-					return echo(ctx, ep, 8192)
-				default:
-					n, err := rpcPull.Call(ctx, ep, memoryOf{mem.Handle()})
-					return equal(err, n.N, uint64(mem.Len()))
-				}
-			},
-			newcomer: func(ctx context.Context) error { return visit(ctx, own, at.Addr) },
-			close:    func() { _ = e.Close() },
-		}, nil
+	return func(ctx context.Context, at notice) (*client, error) { return newRPCClient(ctx, own, at, nil) }
+}
+
+// verbsClient is rpcClient over ofi+verbs. All engines of the process use one device.
+func verbsClient(ctx context.Context, at notice) (*client, error) {
+	dev, err := softwareDevice(nil)
+	if err != nil {
+		return nil, err
 	}
+	c, err := newRPCClient(ctx, "ofi+verbs://127.0.0.1", at, &cinnabar.Config{Device: auto.Use(dev)})
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	end := c.close
+	c.close = func() {
+		end()
+		_ = dev.Close() // the process ends
+	}
+	return c, nil
+}
+
+func newRPCClient(ctx context.Context, own string, at notice, cfg *cinnabar.Config) (*client, error) {
+	e, err := cinnabar.Open(ctx, own, cfg)
+	if err != nil {
+		return nil, err
+	}
+	ep, err := e.Lookup(at.Addr)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := e.Alloc(cinnabar.ReadOnly, 64<<10)
+	if err != nil {
+		return nil, err
+	}
+	var turn atomic.Uint64
+	return &client{
+		notice: notice{Addr: e.Addr()},
+		steady: func(ctx context.Context) error {
+			switch turn.Add(1) % 3 {
+			case 0:
+				return echo(ctx, ep, 64)
+			case 1:
+				return echo(ctx, ep, 8192)
+			default:
+				n, err := rpcPull.Call(ctx, ep, memoryOf{mem.Handle()})
+				return equal(err, n.N, uint64(mem.Len()))
+			}
+		},
+		newcomer: func(ctx context.Context) error { return visit(ctx, own, at.Addr, cfg) },
+		close:    func() { _ = e.Close() },
+	}, nil
 }
 
 // visit connects by an engine of its own, calls, and leaves.
-func visit(ctx context.Context, own, to string) error {
-	e, err := cinnabar.Open(ctx, own, nil)
+func visit(ctx context.Context, own, to string, cfg *cinnabar.Config) error {
+	e, err := cinnabar.Open(ctx, own, cfg)
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,14 @@ func TestAnswered(t *testing.T) {
 	s.stop(t, 1)
 }
 
+// TestOverVerbs runs both programs on the software device.
+func TestOverVerbs(t *testing.T) {
+	p := testproc.Start(t, command("server", "-device", "software", "ofi+verbs"))
+	_, addr, _ := strings.Cut(wantLines(p.Stderr, 1, "Server running at address "), "address ")
+	wantClient(t, 0, "level=WARN", "-answer", "-device", "software", addr)
+	(&server{p, addr}).stop(t, 1)
+}
+
 // A server of the newer form answers every request. A client of the older form wants no response and is served all the
 // same by a Go server.
 func TestServerOfTheNewerForm(t *testing.T) {

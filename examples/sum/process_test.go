@@ -80,6 +80,23 @@ func TestTutorial(t *testing.T) {
 	wantClient(t, 1, s.addr, s.addr) // there is nobody any more
 }
 
+// TestOverVerbs runs both programs on the software device, with a call to each address in turn.
+func TestOverVerbs(t *testing.T) {
+	const warning = "level=WARN"
+	s := testproc.Start(t, command("server", "-device", "software", "ofi+verbs"))
+	addr := s.Stderr.Expect(`^\[info\] Server running at address (ofi\+verbs;ofi_rxm://\S+)$`)[1]
+	for range Calls / 4 {
+		p := testproc.Run(t, command("client", "-device", "software", addr))
+		if code, got := p.ExitCode(), p.Stderr.String(); code != 0 || !strings.HasSuffix(got, clientLines) || strings.Count(got, warning) != 1 {
+			t.Errorf("exit code %d, printed %q", code, got)
+		}
+	}
+	if err := s.Wait(); err != nil || strings.Count(s.Stderr.String(), warning) != 1 {
+		t.Errorf("the server ended with %v, and printed %q", err, s.Stderr)
+	}
+	wantClient(t, 1, "RDMA device", "-device", "nosuch0", "ofi+verbs://127.0.0.1:1")
+}
+
 // Without an address the server chooses one, and clients reach it there.
 func TestServerChoosesAddress(t *testing.T) {
 	s := startServer(t)

@@ -31,7 +31,7 @@ type client struct {
 // dial makes a client that listens if the server is to call it back.
 func dial(t *testing.T, p *procedures, addr string, cfg *cinnabar.Config) *client {
 	t.Helper()
-	e, err := cinnabar.Open(t.Context(), network, cfg)
+	e, err := cinnabar.Open(t.Context(), network, configured(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,12 @@
 // margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print the ids and the
 // bytes that the libraries make of names and values.
 //
+// # RDMA devices
+//
+// Where CINNABAR_INTEROP_VERBS names the address of an RDMA device, TestVerbs runs most of these tests over ofi+verbs. test/rdmavm/interop does so in a
+// virtual machine with a device in software. CINNABAR_INTEROP_PROGRAMS names a folder that keeps the compiled programs. A system without
+// compiler uses the programs of that folder.
+//
 // # Recorded bytes
 //
 // testdata holds the output and the messages of the C libraries, so that tests without them can check the same: hashids.txt the ids of the
@@ -42,6 +48,11 @@
 //
 // CINNABAR_C_PROGRAMS names the directories of the servers that come with Mercury, Margo and Thallium, separated by colons. A build with checksums and
 // one without have recordings of their own, so they are made in two runs.
+//
+// testdata/verbs/*.hex are conversations of two programs in C over RDMA devices, which TestReplayVerbsClients and TestReplayVerbsServers play to both
+// roles over the software device. A file has a line "memory KEY ADDRESS SIZE" about the memory of the client, the private data of the connection
+// ("request HEX" and "accept HEX"), and then one line for each packet, "> HEX" from the client and "< HEX" from the server, and "< read" or
+// "< write" where the server reads or writes all of that memory.
 //
 // Recordings over na+sm are in testdata of internal/na/sm; sum_waiting.txt describes their format. The recordings of transfers,
 // pull_*.txt and push_*.txt, also have masks for the bytes of addresses.

@@ -127,7 +127,8 @@ func firstOf(errs ...error) error {
 // parity(peer): H58 D06
 func TestServerReplaced(t *testing.T) {
 	client := startPeer(t, hgPeer)
-	first, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
+	cfg := configured(t, nil)
+	first, err := cinnabar.Listen(t.Context(), network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestServerReplaced(t *testing.T) {
 	client.aim(addr)
 	client.check("sum a=0 b=1", "ret=0 value=1")
 	closeEngine(t, first)
-	second, err := cinnabar.Listen(t.Context(), addr, nil)
+	second, err := cinnabar.Listen(t.Context(), addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,28 +147,43 @@ func TestServerReplaced(t *testing.T) {
 	client.stop()
 }
 
-// TestDialEachOther has a Go and a C process call each other for the first time at once, again and again.
+// TestDialEachOther makes the first calls between 100 C processes and Go engines from both sides at once, ten processes with one engine at a time.
 //
-// The C process is a new one each time. One that has had other peers may take the wrong connection of the two: libfabric
+// Each C process has one peer. One that has had other peers may take the wrong connection of the two: libfabric
 // 2.7 recycles its connection objects with the process id of an earlier peer in them (xnet_alloc_conn), and if the
 // request that lost arrives before it has looked at the answer to its own, xnet_process_connreq takes the connection
 // that exists for an old one and closes it. Both sides' calls then fail, and the next ones succeed.
 func TestDialEachOther(t *testing.T) {
-	for range 25 {
-		q := startPeer(t, hgPeer)
-		s := listen(t, mercury, nil)
-		c := aim(t, mercury, s.Engine, q.addr)
-		q.aim(s.Addr())
-		q.start("sum a=1 b=2")
-		if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{3, 4}); err != nil || out.Ret != 7 {
+	const connects, together = 100, 10
+	for range connects / together {
+		dialEachOther(t, together)
+	}
+}
+
+func dialEachOther(t *testing.T, n int) {
+	t.Helper()
+	s := listen(t, mercury, nil)
+	peers, clients := make([]*peer, n), make([]*client, n)
+	for i := range n {
+		peers[i] = startPeer(t, hgPeer)
+		peers[i].aim(s.Addr())
+		clients[i] = aim(t, mercury, s.Engine, peers[i].addr)
+	}
+	calls := make([]*cinnabar.Pending[sumOut], n)
+	for i, c := range clients {
+		peers[i].start("sum a=1 b=2")
+		calls[i] = c.rpc.sum.Start(c.ctx(), c.to, sumIn{3, 4})
+	}
+	for i, q := range peers {
+		if out, err := calls[i].Wait(); err != nil || out.Ret != 7 {
 			t.Errorf("the Go side's sum is %d, %v; want 7", out.Ret, err)
 		}
 		if got := q.result("sum"); !got.has("ret=0 value=3") {
 			t.Errorf("the C side says %q", got)
 		}
 		q.stop()
-		closeEngine(t, s.Engine)
 	}
+	closeEngine(t, s.Engine)
 }
 
 // TestManyClients has C clients use one Go server at once.

@@ -93,7 +93,7 @@ func listen(t *testing.T, p *procedures, cfg *cinnabar.Config) *server {
 // listenAt is listen at an address that matters.
 func listenAt(t *testing.T, addr string, p *procedures, cfg *cinnabar.Config) *server {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), addr, cfg)
+	e, err := cinnabar.Listen(t.Context(), addr, configured(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

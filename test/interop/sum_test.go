@@ -32,7 +32,7 @@ const (
 // tutorialServer is the server's half in Go. It ends itself from inside the handler of its last call.
 func tutorialServer(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), network, cfg)
+	e, err := cinnabar.Listen(t.Context(), network, configured(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestTutorialServerC(t *testing.T) {
 // callTutorial is the client's half in Go.
 func callTutorial(t *testing.T, addr string, l load) {
 	t.Helper()
-	e, err := cinnabar.Open(t.Context(), network, &cinnabar.Config{NoEager: l.noEager})
+	e, err := cinnabar.Open(t.Context(), network, configured(t, &cinnabar.Config{NoEager: l.noEager}))
 	if err != nil {
 		t.Fatal(err)
 	}

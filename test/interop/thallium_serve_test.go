@@ -93,7 +93,7 @@ type thalliumServer struct {
 // listenThallium makes an engine that serves what thallium_peer serves.
 func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), network, cfg)
+	e, err := cinnabar.Listen(t.Context(), network, configured(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,12 @@
 // Command client is the client of the do_rdma example: it exposes a few bytes and sends the server a handle to them.
 //
-//	client [-answer] [-grace TIME] [ADDRESS]
+//	client [-answer] [-grace TIME] [-device NAME] [ADDRESS]
 //
-// ADDRESS is the server's, tcp://127.0.0.1:1234 if it is not given; na+sm has others. The server does not say when it is
-// done, so the memory stays exposed for the grace time, 1 second if it is not given, or until the client is interrupted.
-// A pull that has begun by then ends first. With -answer the client asks for the response of the tutorial's newer form and
-// ends when it has come. Nothing is printed.
+// ADDRESS is the server's, tcp://127.0.0.1:1234 if it is not given. The server sends no message when it has pulled the bytes, so the memory
+// stays exposed for the grace TIME, 1 second if it is not given, or until the client is interrupted. If the server is pulling at the end
+// of that time, the client ends after the pull. With -answer the client requests a response, as in the newer form of the tutorial, and ends
+// when the response has come. It prints nothing. An ADDRESS of ofi+verbs needs an RDMA device, which -device names (software: the software
+// device); without -device the client uses the first device with an active port.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"cinnabar"
 	dordma "cinnabar/examples/do_rdma"
+	"cinnabar/examples/internal/rdma"
 )
 
 const patience = 10 * time.Second // until the request has left
@@ -37,9 +39,12 @@ func main() {
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-answer] [-grace time] [address]\n", args[0]) }
+	flags.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, "Usage: %s [-answer] [-grace time] [-device name] [address]\n", args[0])
+	}
 	answer := flags.Bool("answer", false, "ask for a response, as the newer form of the tutorial does")
 	grace := flags.Duration("grace", time.Second, "how long the memory stays exposed")
+	device := flags.String("device", "", rdma.Usage)
 	if err := flags.Parse(args[1:]); err != nil {
 		return 1 // Parse has printed the error
 	}
@@ -52,7 +57,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		flags.Usage()
 		return 1
 	}
-	if err := send(ctx, address, *answer, *grace); err != nil {
+	if err := send(ctx, address, *device, *answer, *grace, stderr); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
 	}
@@ -60,9 +65,14 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 }
 
 // send makes the request and keeps the memory exposed until the response has come, or for the grace time if none is asked for.
-func send(ctx context.Context, address string, answer bool, grace time.Duration) error {
+func send(ctx context.Context, address, device string, answer bool, grace time.Duration, stderr io.Writer) error {
 	protocol, _, _ := strings.Cut(address, "://")
-	engine, err := cinnabar.Open(ctx, protocol, nil)
+	dev, err := rdma.Open(protocol, device, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // the engine is closed
+	engine, err := cinnabar.Open(ctx, protocol, &cinnabar.Config{Device: dev})
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,17 @@
 // Command server is the server of the do_rdma example. For each request it pulls a few bytes out of the client's memory
 // and prints them:
 //
-//	server [ADDRESS]
+//	server [-device NAME] [ADDRESS]
 //
-// ADDRESS is where to listen, tcp://127.0.0.1:1234 if it is not given. The server runs until it is interrupted. In the
-// tutorial nothing in main waits for that, because an engine of the C++ library did so when it went out of scope; Go
-// programs wait explicitly. The address goes to standard error, for ADDRESSes that leave the port to
-// the system.
+// The server listens at ADDRESS, tcp://127.0.0.1:1234 if it is not given, and runs until it is interrupted. In the tutorial nothing in main
+// waits for that, because an engine of the C++ library waits in its destructor; Go programs wait explicitly. The server prints its address
+// to standard error, because an ADDRESS may leave the choice of the port to the system. An ADDRESS of ofi+verbs needs an RDMA device,
+// which -device names (software: the software device); without -device the server uses the first device that fits ADDRESS.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 
 	"cinnabar"
 	dordma "cinnabar/examples/do_rdma"
+	"cinnabar/examples/internal/rdma"
 )
 
 const (
@@ -39,15 +41,22 @@ func main() {
 // run is the program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	address := dordma.Address
-	switch len(args) {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-device name] [address]\n", args[0]) }
+	device := flags.String("device", "", rdma.Usage)
+	if err := flags.Parse(args[1:]); err != nil {
+		return 1 // Parse has printed the error
+	}
+	switch flags.NArg() {
+	case 0:
 	case 1:
-	case 2:
-		address = args[1]
+		address = flags.Arg(0)
 	default:
-		_, _ = fmt.Fprintf(stderr, "Usage: %s [address]\n", args[0])
+		flags.Usage()
 		return 1
 	}
-	if err := serve(ctx, address, stdout, stderr); err != nil {
+	if err := serve(ctx, address, *device, stdout, stderr); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
 	}
@@ -55,9 +64,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // serve answers requests until ctx ends.
-func serve(ctx context.Context, address string, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, address, device string, stdout, stderr io.Writer) error {
+	dev, err := rdma.Open(address, device, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // the engine is closed
 	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{
 		MaxHandlers: maxHandlers,
+		Device:      dev,
 		Logger:      slog.New(slog.NewTextHandler(stderr, nil)), // a handler's error has nowhere else to go
 	})
 	if err != nil {

@@ -1,13 +1,15 @@
 // Command client is the client of the sum example: it calls the server four times and prints the results.
 //
-//	client ADDRESS
+//	client [-device NAME] ADDRESS
 //
-// ADDRESS is the line that the server printed, such as ofi+tcp://127.0.0.1:1234 or na+sm://4711-0. The server may be the one beside it or the C
-// server of Margo's tutorial.
+// ADDRESS is the line that the server printed, such as ofi+tcp://127.0.0.1:1234 or na+sm://4711-0. The server may be that of this example or the C
+// server of Margo's tutorial. An ADDRESS of ofi+verbs needs an RDMA device, which -device names (software: the software device); without
+// -device the client uses the first device with an active port.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/examples/internal/rdma"
 	"cinnabar/examples/sum"
 	"cinnabar/regmem"
 )
@@ -34,11 +37,18 @@ func main() {
 
 // run is the program; it returns the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
-	if len(args) != 2 {
-		_, _ = fmt.Fprintf(stderr, "Usage: %s <server address>\n", args[0])
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-device name] <server address>\n", args[0]) }
+	device := flags.String("device", "", rdma.Usage)
+	if err := flags.Parse(args[1:]); err != nil {
+		return 1 // Parse has printed the error
+	}
+	if flags.NArg() != 1 {
+		flags.Usage()
 		return 0 // as the tutorial's client
 	}
-	if err := callAll(ctx, args[1], stderr); err != nil {
+	if err := callAll(ctx, flags.Arg(0), *device, stderr); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
 	}
@@ -46,9 +56,14 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 }
 
 // callAll makes the calls, one after the other.
-func callAll(ctx context.Context, address string, stderr io.Writer) error {
+func callAll(ctx context.Context, address, device string, stderr io.Writer) error {
 	protocol, _, _ := strings.Cut(address, "://")
-	engine, err := cinnabar.Open(ctx, protocol, nil)
+	dev, err := rdma.Open(protocol, device, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // the engine is closed
+	engine, err := cinnabar.Open(ctx, protocol, &cinnabar.Config{Device: dev})
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,16 @@
 // Command server is the server of the sum example. It answers 16 calls and then ends itself:
 //
-//	server [ADDRESS]
+//	server [-device NAME] [ADDRESS]
 //
-// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:1234 or na+sm; without it the server picks an interface and a free port.
-// It prints the address that clients need as the C server of Margo's tutorial does. The clients may be the one beside it
-// or the tutorial's.
+// The server listens at ADDRESS, such as ofi+tcp://127.0.0.1:1234 or na+sm; without it the server picks an interface and a free port.
+// It prints the address that clients need as the C server of Margo's tutorial does. Its clients may be the client of this example or the
+// tutorial's. An ADDRESS of ofi+verbs needs an RDMA device, which -device names (software: the software device); without -device the
+// server uses the first device that fits ADDRESS.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +21,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/examples/internal/rdma"
 	"cinnabar/examples/sum"
 	"cinnabar/regmem"
 )
@@ -41,15 +44,22 @@ func main() {
 // run is the program; it returns the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	address := "tcp"
-	switch len(args) {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-device name] [address]\n", args[0]) }
+	device := flags.String("device", "", rdma.Usage)
+	if err := flags.Parse(args[1:]); err != nil {
+		return 1 // Parse has printed the error
+	}
+	switch flags.NArg() {
+	case 0:
 	case 1:
-	case 2:
-		address = args[1]
+		address = flags.Arg(0)
 	default:
-		_, _ = fmt.Fprintf(stderr, "Usage: %s [address]\n", args[0])
+		flags.Usage()
 		return 1
 	}
-	if err := serve(ctx, address, stderr); err != nil {
+	if err := serve(ctx, address, *device, stderr); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
 	}
@@ -57,8 +67,13 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 }
 
 // serve answers calls until there have been enough, or ctx ends.
-func serve(ctx context.Context, address string, stderr io.Writer) error {
-	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{MaxHandlers: maxHandlers})
+func serve(ctx context.Context, address, device string, stderr io.Writer) error {
+	dev, err := rdma.Open(address, device, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // the engine is closed
+	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{MaxHandlers: maxHandlers, Device: dev})
 	if err != nil {
 		return err
 	}

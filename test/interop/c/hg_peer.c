@@ -149,6 +149,8 @@ static int options(int argc, char **argv, struct hg_init_info *info,
             info->na_init_info.addr_format = NA_ADDR_IPV6;
         else if (strcmp(name, "busy") == 0)
             info->na_init_info.progress_mode = NA_NO_BLOCK;
+        else if (strcmp(name, "auto-sm") == 0)
+            info->auto_sm = true;
         else if (strcmp(name, "no-eager") == 0)
             info->no_bulk_eager = 1;
         else if (strcmp(name, "no-overflow") == 0)

@@ -37,6 +37,8 @@ static void must(hg_return_t ret, const char *what)
 /* protocol is what to talk to a server over. The tutorial has "tcp" here. */
 static const char *protocol(const char *address)
 {
+    if (strncmp(address, "ofi+verbs", 9) == 0)
+        return "verbs";
     return strncmp(address, "na+sm:", 6) == 0 ? "na+sm" : "tcp";
 }
 

@@ -10,7 +10,11 @@ namespace tl = thallium;
 
 int main(int argc, char **argv) {
 	std::string address = argv[1];
-	tl::engine e(address.rfind("na+sm", 0) == 0 ? "na+sm" : "ofi+tcp://127.0.0.1", THALLIUM_CLIENT_MODE, true, 1);
+	std::string protocol = "ofi+tcp://127.0.0.1";
+	for (auto other : {"na+sm", "ofi+verbs"})
+		if (address.rfind(other, 0) == 0)
+			protocol = other;
+	tl::engine e(protocol, THALLIUM_CLIENT_MODE, true, 1);
 	tl::remote_procedure remote_do_rdma = e.define("do_rdma").disable_response();
 	tl::endpoint server = e.lookup(address);
 	std::string buffer = "Matthieu";
