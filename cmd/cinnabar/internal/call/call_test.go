@@ -267,7 +267,7 @@ func TestPingCombined(t *testing.T) {
 		t.Skipf("no shared memory: %v", err)
 	}
 	e := clitest.Engine(t, &cinnabar.Config{AutoSM: true})
-	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp         not tried", "rpc  ", "2 round trips over sm to "+e.Addr()+": least ")
+	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp  ", "rpc  ", "2 round trips over sm to "+e.Addr()+": least ")
 }
 
 // TestSilentLayers pings processes of which one layer does not answer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -157,7 +158,8 @@ func (p *pinger) layers(ctx context.Context) error {
 
 // tcp connects as the network does, and closes the connection. A server treats it like that of a port scanner.
 func (p *pinger) tcp(ctx context.Context) error {
-	where, ok := strings.CutPrefix(p.ep.String(), "ofi+tcp://")
+	address := p.ep.String()
+	where, ok := strings.CutPrefix(address[strings.LastIndexByte(address, '#')+1:], "ofi+tcp://") // the last part of a combined address is that of the network
 	if !ok {
 		p.skipped("tcp", "the address is not of ofi+tcp")
 		return nil
@@ -193,7 +195,7 @@ func (p *pinger) silent(ctx context.Context, err error) error {
 	switch {
 	case ok && e.Remote:
 		return fmt.Errorf("rpc: the process answers a request for an unknown RPC in an unexpected way: %w", err)
-	case errors.Is(err, codes.HostUnreach):
+	case errors.Is(err, codes.HostUnreach) && !errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("connection: the process cannot be reached: %w", err)
 	case p.e.Stats().Net.RequestsSent == 0:
 		return fmt.Errorf("connection: the process does not answer the protocol's connection request: %w; see whether it speaks %s, and whether it is frozen", err, p.result.Transport)

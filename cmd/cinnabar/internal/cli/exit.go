@@ -99,10 +99,16 @@ func wrongAddress(err error) bool {
 	return ok && !e.Remote && (e.Op == "open engine" || e.Op == "look up") && (e.Code == codes.ProtoNoSupport || e.Code == codes.InvalidArg)
 }
 
-// advice returns the remedy that Run prints after the error of a call to an address where nothing listens, and "" for other errors.
-func advice(err error) string {
-	if e, ok := errors.AsType[*cinnabar.Error](err); ok && !e.Remote && e.Op == "call" && errors.Is(err, syscall.ECONNREFUSED) {
+// advice returns the remedy that Run prints after the error of a call of command that got no answer, because nothing listens at the address or
+// because the process does not answer in time; and "" for other errors. The command ping says itself which layer does not answer.
+func advice(command string, err error) string {
+	e, ok := errors.AsType[*cinnabar.Error](err)
+	switch {
+	case !ok || e.Remote || e.Op != "call":
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return "; see whether the server runs there: it prints its address when it starts"
+	case (errors.Is(err, codes.Timeout) || errors.Is(err, os.ErrDeadlineExceeded)) && command != "ping":
+		return "; see with cinnabar ping which layer of the process does not answer"
 	}
 	return ""
 }

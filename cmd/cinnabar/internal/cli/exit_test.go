@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"strings"
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 func TestExitCodeOfSignal(t *testing.T) {
@@ -36,8 +38,8 @@ func TestExitCodeOfAddress(t *testing.T) {
 	_, unknown := cinnabar.Open(t.Context(), "foo", nil)
 	_, malformed := e.Lookup("ofi+tcp://127.0.0.1")
 	for _, err := range []error{unknown, malformed} {
-		if got := ExitCode(t.Context(), err); got != ExitUsage || advice(err) != "" {
-			t.Errorf("exit code %d and advice %q for %v, want %d and none", got, advice(err), err, ExitUsage)
+		if got := ExitCode(t.Context(), err); got != ExitUsage || advice("call", err) != "" {
+			t.Errorf("exit code %d and advice %q for %v, want %d and none", got, advice("call", err), err, ExitUsage)
 		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +55,21 @@ func TestExitCodeOfAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = cinnabar.NewRPC[struct{}, struct{}]("nothing").Call(t.Context(), ep, struct{}{})
-	if got := ExitCode(t.Context(), err); got != ExitFailure || !strings.Contains(advice(err), "see whether the server runs there") {
-		t.Errorf("exit code %d and advice %q for %v, want %d and a remedy", got, advice(err), err, ExitFailure)
+	if got := ExitCode(t.Context(), err); got != ExitFailure || !strings.Contains(advice("call", err), "see whether the server runs there") {
+		t.Errorf("exit code %d and advice %q for %v, want %d and a remedy", got, advice("call", err), err, ExitFailure)
+	}
+}
+
+// TestAdviceOfSilence wants the command ping named after a call that got no answer in time, unless ping itself has made the call.
+func TestAdviceOfSilence(t *testing.T) {
+	err := fmt.Errorf("first call: %w", &cinnabar.Error{Op: "call", Code: codes.Timeout, Err: context.DeadlineExceeded})
+	if got := advice("query", err); !strings.Contains(got, "see with cinnabar ping") {
+		t.Errorf("advice %q for %v", got, err)
+	}
+	if got := advice("ping", err); got != "" {
+		t.Errorf("advice %q of ping for %v", got, err)
+	}
+	if got := advice("call", &cinnabar.Error{Op: "call", Code: codes.Timeout, Remote: true}); got != "" {
+		t.Errorf("advice %q for the code of a peer", got)
 	}
 }

@@ -38,7 +38,7 @@ func Run(ctx context.Context, tree Tree, args []string, s Streams) int {
 	}
 	// A hidden peer process that its parent has ended prints no error, because the parent prints the cause.
 	if !cmd.Hidden || !stopped && !errors.Is(err, ErrParentEnded) {
-		s.Notef("%s: %s\n", cmd.CommandPath(), Printable(OneLine(err))+advice(err)) // a peer's words may be in it
+		s.Notef("%s: %s\n", cmd.CommandPath(), Printable(OneLine(err))+advice(cmd.Name(), err)) // a peer's words may be in it
 	}
 	return ExitCode(ctx, err)
 }

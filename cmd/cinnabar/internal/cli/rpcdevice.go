@@ -45,7 +45,7 @@ func (d *RPCDevice) Open(ctx context.Context, address string, cfg *cinnabar.Conf
 		return func() error { return nil }, nil
 	}
 	dev, err := d.open(ctx, address)
-	if d.name == "" && errors.Is(err, errors.ErrUnsupported) {
+	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("%w; or use the RDMA device in software: --device %s", err, softwareWord)
 	}
 	if err != nil {
