@@ -54,7 +54,8 @@ with the code of send and recv, calls remote procedures that pull integers to
 add up, and the data, and keeps the data in memory that the other process lends:
 over ofi+tcp, over ofi+verbs on the RDMA device, and over na+sm. With --auto-sm the
 engines on the first two networks have shared memory beside them, which carries the calls.
-Each pass is verified by SHA-256. The last line says ok.
+Each pass is verified by SHA-256. The line after the table says ok, and three commands
+to try next follow it.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
 reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(defaultSize)),
@@ -279,9 +280,17 @@ func (d *session) print(w io.Writer) error {
 	if err := writeTable(w, d.rows); err != nil {
 		return err
 	}
-	i.Printf("ok\n")
+	i.Printf("ok\n\n%s", next)
 	return i.Err
 }
+
+// next names three commands that show more.
+const next = `Try next:
+  cinnabar demo FILE               the same with the bytes of a file of yours
+  cinnabar compare                 copies and wake-ups over TCP and verbs
+  cinnabar recv --dir /tmp --once  in another terminal, for the next command
+  cinnabar send FILE 127.0.0.1     which moves a file; docs/tour.md has more
+`
 
 // writeTable aligns the rows.
 func writeTable(w io.Writer, rows []row) error {

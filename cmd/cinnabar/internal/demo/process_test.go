@@ -23,9 +23,8 @@ func TestTwoProcesses(t *testing.T) {
 	if code != 0 || o.Stderr.String() != "" {
 		t.Fatalf("exit code %d, stderr %q", code, o.Stderr)
 	}
-	lines := strings.Split(strings.TrimSuffix(o.Stdout.String(), "\n"), "\n")
-	if got := lines[len(lines)-1]; got != "ok" {
-		t.Errorf("the last line is %q", got)
+	if !strings.HasSuffix(o.Stdout.String(), "\nok\n\n"+next) {
+		t.Errorf("the table does not end with ok and the next commands:\n%s", o.Stdout)
 	}
 	for _, pattern := range []string{
 		`64 MiB of random data between processes \d+ and \d+`, `sha256 [0-9a-f]{64}\n`,
@@ -66,7 +65,7 @@ func TestDemoAutoSM(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, o := clitest.RunProcess(t, "demo", "--auto-sm", path)
-	if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n") {
+	if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n\n"+next) {
 		t.Fatalf("exit code %d\n%s%s", code, o.Stdout, o.Stderr)
 	}
 	for _, step := range []string{"RPC sum", "bulk pull", "memory write", "memory read"} {
@@ -89,7 +88,7 @@ func TestFilesOfEverySize(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, o := clitest.RunProcess(t, "demo", path)
-		if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n") || !strings.Contains(o.Stdout.String(), path) {
+		if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n\n"+next) || !strings.Contains(o.Stdout.String(), path) {
 			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, o.Stdout, o.Stderr)
 		}
 	}
