@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
@@ -17,7 +18,8 @@ import (
 const (
 	largeEnv      = "CINNABAR_LARGE"
 	largeSize     = 5<<30 + 1
-	largeResident = 64 * cli.MiB // the most that either side may have in memory
+	largeResident = 64 * cli.MiB    // the most that either side may have in memory
+	largeLimit    = 5 * time.Minute // of one transfer, which takes 10 to 45 s where other programs use the disk and the processors too
 )
 
 // A file of more than 4 GiB, most of it holes, crosses in every way with equal
@@ -45,6 +47,8 @@ func TestLargeFile(t *testing.T) {
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
 				server := startRecv(t, family.listen, "--once")
 				client := clitest.Start(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
+				client.SetLimit(largeLimit)
+				server.SetLimit(largeLimit)
 				codes := [2]int{client.ExitCode(), server.ExitCode()}
 				if codes != [2]int{} {
 					t.Fatalf("exit codes %d; client: %s; server: %s", codes, client.Stderr, server.Stderr)
