@@ -241,6 +241,8 @@ static hg_return_t on_move(hg_handle_t h, hg_bulk_op_t op, const char *name)
     ret = move_start(j, op);
     if (ret != HG_SUCCESS)
         move_answer(j, ret, 0);
+    else
+        report("event %s", name);
     return HG_SUCCESS;
 }
 
