@@ -64,6 +64,8 @@ type conn struct {
 
 	touched atomic.Uint64 // number of connections of the endpoint at the last use of this one, see touch
 
+	polls atomic.Uint64 // polls that have found completions
+
 	heard atomic.Bool // a packet of the peer, or an answer of its device, has come since the last look of the watcher
 	seen  seen        // used by the endpoint's watcher alone
 
@@ -553,6 +555,7 @@ func (c *conn) poll() int {
 	if n == 0 {
 		return 0
 	}
+	c.polls.Add(1)
 	for i := range c.wcs[:n] {
 		c.completed(&c.wcs[i])
 	}

@@ -36,8 +36,8 @@
 // checked before use. A packet that breaks the protocol ends the connection that it came over. An expected message for which no operation
 // waits is dropped, and so is a request without a valid sender's address. Responses go over the connection that the request came from, or
 // not at all. The address inside a request is checked and not used, because it could make this process dial third parties. If another
-// process connects with the IP address and port of a connected peer, it is refused if the peer's device answers a read of no bytes within 1 s.
-// Otherwise its connection replaces the old one, because the peer was restarted.
+// process connects with the IP address and port of a connected peer, it is refused if the peer's device answers a read of no bytes, or if the
+// connection goes on to make progress. If neither happens for 1 s, its connection replaces the old one, because the peer was restarted.
 //
 // Connections and unfinished handshakes are counted by host (Config.Quota). When the limit or the share of a host is reached, an idle
 // connection gives way, and if none is idle the new one is refused. The device enforces keys, ranges and rights of memory.

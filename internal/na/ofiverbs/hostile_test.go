@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -269,6 +270,7 @@ func TestRestartedPeer(t *testing.T) {
 			withFaults(t, Config{KeepAlive: -1}, rules, func(t *testing.T, f *faulty) {
 				_, answer := f.request(1)
 				f.accept(1)
+				synctest.Wait() // so that the connection makes no progress any more
 				again := f.peer.cmRequest()
 				again.id.process += tc.process
 				begin := time.Now()
@@ -294,6 +296,55 @@ func TestRestartedPeer(t *testing.T) {
 				for m := c.next(t); m.kind != kindRequest; m = c.next(t) {
 					continue
 				}
+			})
+		})
+	}
+}
+
+// TestProgressIsLife connects from another process as a peer with a device that does not answer a read, because other work is before it. The request is
+// refused while packets of the peer come. If they stop, its connection replaces that of the peer answerTime later, give or take an interval of looks.
+func TestProgressIsLife(t *testing.T) {
+	rules := []fault.Rule{{Match: fault.Match{At: fault.AtSend, Queue: 1, Ops: []verbs.Opcode{verbs.OpRead}}, Do: fault.Drop()}}
+	for name, packets := range map[string]int{"slow": 100, "stopped": 2} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, Config{KeepAlive: -1}, rules, func(t *testing.T, f *faulty) {
+				_, answer := f.request(1)
+				f.accept(1)
+				other := f.peer.cmRequest()
+				other.id.process++
+				result := make(chan error)
+				begin := time.Now()
+				go func() {
+					_, err := f.peer.dial(t, f.e, appendRequest(nil, other))
+					result <- err
+				}()
+				const pause = answerTime * 7 / 10
+				var err error
+				for n, over := 0, false; !over; n++ {
+					if n < packets {
+						f.conn.credit(t, 1)
+					}
+					select {
+					case err = <-result:
+						over = true
+					case <-time.After(pause):
+					}
+				}
+				took := time.Since(begin)
+				if packets == 2 {
+					if last := answerTime + pause; err != nil || took < last || took > last+answerTime/looks {
+						t.Errorf("after %v: %v", took, err)
+					}
+					answer.want(t, na.Unreachable)
+					return
+				}
+				if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectAlready || took >= 2*answerTime {
+					t.Errorf("after %v: %v, want a refusal", took, err)
+				}
+				p := append(make(packet, headerLen), "ok"...)
+				p.putExpected(f.conn.index, 1, 2)
+				f.conn.put(t, p)
+				answer.want(t, 0)
 			})
 		})
 	}

@@ -141,11 +141,14 @@ func (c *conn) probeEnded() {
 	}
 }
 
-// answerTime is the time that the device of a connected peer has to answer a read of no bytes when another process connects as that peer.
+// answerTime is the time that the device of a connected peer has to answer a read of no bytes when another process connects as that peer. The
+// time begins again whenever the connection makes progress, because the read waits behind the transfers of the connection.
 const answerTime = time.Second
 
 // answers reports whether the device of the peer answers a read of no bytes. A connection on which nothing can be posted yet counts as one that
-// answers, because it is new. answers blocks for answerTime at most, and the end of ctx or of the connection ends it.
+// answers, because it is new. So does one that still makes progress later than answerTime after the call: progress before that may come from bytes
+// that were under way when the peer's process ended. answers blocks for less than 2 times answerTime, and the end of ctx or of the connection ends
+// it. Like look it counts ticks, so that the time for which this process was stopped does not count.
 func (c *conn) answers(ctx context.Context) bool {
 	c.mu.Lock()
 	if c.end != nil || !c.open || !c.probing && c.probeLocked() != nil {
@@ -158,14 +161,32 @@ func (c *conn) answers(ctx context.Context) bool {
 	}
 	answered := c.answered
 	c.mu.Unlock()
-	timer := time.NewTimer(answerTime)
-	defer timer.Stop()
-	select {
-	case <-answered:
-		return true
-	case <-c.stop:
-	case <-timer.C:
-	case <-ctx.Done():
+	tick := time.NewTicker(answerTime / looks)
+	defer tick.Stop()
+	before := c.steps()
+	for n, silent := 1, 0; ; n++ {
+		select {
+		case <-answered:
+			return true
+		case <-c.stop:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		now := c.steps()
+		switch moved := now != before; {
+		case moved && n > looks:
+			return true
+		case moved:
+			before, silent = now, 0
+		default:
+			if silent++; silent == looks {
+				return false
+			}
+		}
 	}
-	return false
 }
+
+// steps returns a number that changes when the connection makes progress: when completions come, and, if the device counts them, when bytes move.
+func (c *conn) steps() uint64 { return c.polls.Load() + c.cq.Moves() }
