@@ -8,6 +8,7 @@
 //	cinnabar perf              calls and bulk transfers, on the wire of Mercury's perf programs
 //	cinnabar perf verbs [HOST] bandwidth and latency of RDMA operations, as perftest has them
 //	cinnabar info              protocols, and the address that would be chosen
+//	cinnabar doctor            faults of this machine, with causes and remedies
 //	cinnabar query ADDRESS     the RPCs, pools, statistics and configuration of a running process
 //	cinnabar call ADDRESS NAME call an RPC
 //	cinnabar ping ADDRESS      round trips, and the layer that does not answer
@@ -20,8 +21,8 @@
 //	cinnabar compare           TCP against verbs: copies, wake-ups, receiver
 //
 // Results go to standard output, everything else to standard error. The exit
-// code is 0 for success, 1 for a failure, 2 for a wrong command line, 128 plus
-// the signal's number after an interrupt that left work undone. docs/command.md
+// code is 0 for success, 1 for a failure, 2 for a wrong command line, 3 or 4
+// for findings of doctor, 128 plus the signal's number after an interrupt that left work undone. docs/command.md
 // has the rules that all commands share.
 package main
 

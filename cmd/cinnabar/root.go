@@ -7,6 +7,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/compare"
 	"cinnabar/cmd/cinnabar/internal/demo"
+	"cinnabar/cmd/cinnabar/internal/doctor"
 	"cinnabar/cmd/cinnabar/internal/filexfer"
 	"cinnabar/cmd/cinnabar/internal/inspect"
 	"cinnabar/cmd/cinnabar/internal/lend"
@@ -20,6 +21,7 @@ import (
 func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
-	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
+	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
 		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s))
+	return cli.NewRoot(s, commands...)
 }

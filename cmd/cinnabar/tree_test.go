@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -93,6 +94,11 @@ var commandCases = map[string]commandCase{
 	},
 	"perf registration": {
 		runs: true, wrong: []string{"x", "--most 1"}, failing: []string{"--device nope"}, json: []string{"--most 4KiB --json"}, keys: "cache_registrations device locked rows",
+	},
+	"doctor": {
+		runs: true, many: true, wrong: []string{"nonsense", "127.0.0.1:0", "ofi+tcp://host", "ucx://a:1", "--only nosuch", "--skip nosuch", "--only clock --skip clock", "DOWN --only clock", "-t 0s"},
+		json: []string{"--only capabilities,seccomp --json", "--list --json --only clock"}, keys: "",
+		waits: []waitCase{{"SILENT --only address --timeout 1h", "1 probe, with a time-out of 1h", interrupted}},
 	},
 	"info": {
 		runs: true, wrong: []string{"a b", "--csv --json"}, failing: []string{"nonsense", "--log no-such-directory/log"}, json: []string{"--json", "-l -j tcp"}, keys: "chosen limits protocols unavailable",
@@ -262,6 +268,7 @@ func newCaseWords(t *testing.T) *caseWords {
 		"SMALL":   func() string { return clitest.WriteTemp(t, "small", []byte("small")) },
 		"ENDLESS": func() string { return clitest.EndlessFile(t) },
 		"SERVER":  func() string { return clitest.Queried(t, nil).Addr() },
+		"SILENT":  func() string { return silentServer(t) },
 		"MORTAL":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
 		"PERF":    func() string { return servingPerf(t) },
 		"LENDER":  func() string { return clitest.MemoryServer(t) },
@@ -282,6 +289,17 @@ func (c *caseWords) fields(words, args string) []string {
 		}
 	}
 	return list
+}
+
+// silentServer returns the address of a server that accepts connections and answers nothing.
+func silentServer(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cli.Shut(l) })
+	return "ofi+tcp://" + l.Addr().String()
 }
 
 // servingPerf returns the address of a server of perf's clients.
@@ -346,7 +364,7 @@ func TestEveryCommand(t *testing.T) {
 // Tables and notes fit a terminal of 80 columns. Layouts that are those of other programs do not count.
 func TestOutputWidth(t *testing.T) {
 	for _, args := range []string{
-		"demo main.go", "compare --size 1MiB", "info -l", "version", "perf registration --most 4KiB", "mem stat LENDER",
+		"demo main.go", "compare --size 1MiB", "info -l", "doctor --list", "doctor --only capabilities,seccomp,hugepages,routes", "version", "perf registration --most 4KiB", "mem stat LENDER",
 		"perf rate PERF --size 64MiB --count 1 --verify", "perf rate PERF --size 8 --count 9 --clients 3 --inflight 2", "perf bw-read PERF --size 64KiB --count 9",
 	} {
 		list := newCaseWords(t).fields("", args)
@@ -418,7 +436,7 @@ func TestInterruptOfEveryCommand(t *testing.T) {
 
 // A reader that goes away ends a command as it ends every program: without a word.
 func TestClosedPipe(t *testing.T) {
-	for _, args := range []string{"--help", "devices -v", "version", "info --json"} {
+	for _, args := range []string{"--help", "devices -v", "version", "info --json", "doctor --only routes"} {
 		cmd := clitest.Exec(t, strings.Fields(args)...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr

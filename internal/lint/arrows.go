@@ -249,6 +249,11 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest", "codec/cereal"},
 		modules: []string{modCobra, modFlags},
 	},
+	"cmd/cinnabar/internal/doctor": {
+		code:    []string{".", "codes", "cmd/cinnabar/internal/cli", "internal/hostmem", "verbs", "verbs/auto", "verbs/iwarp"},
+		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modSys},
+	},
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},

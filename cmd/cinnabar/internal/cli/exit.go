@@ -18,6 +18,8 @@ const (
 	ExitOK      = 0
 	ExitFailure = 1
 	ExitUsage   = 2
+	ExitWarning = 3   // doctor found a warning
+	ExitFault   = 4   // doctor found a fault
 	ExitSignal  = 128 // plus the signal's number, as a shell reports it
 )
 
@@ -33,6 +35,11 @@ func (e *exitError) Unwrap() error { return e.err }
 // Usagef is a command line that cannot be carried out as it stands.
 func Usagef(format string, args ...any) error {
 	return &exitError{code: ExitUsage, err: fmt.Errorf(format, args...)}
+}
+
+// Exitf is the end of a command with another exit code than those of a failure and of a wrong command line.
+func Exitf(code int, format string, args ...any) error {
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
 // SignalError is the cause of a context that a signal cancelled.

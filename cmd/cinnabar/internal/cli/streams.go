@@ -78,3 +78,13 @@ func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && cwriter.IsTerminal(int(f.Fd()))
 }
+
+// Columns returns the columns of the terminal that w is, at most [Width]; Width if w is no terminal.
+func Columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok && IsTerminal(w) {
+		if columns, _, err := cwriter.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return min(columns, Width)
+		}
+	}
+	return Width
+}

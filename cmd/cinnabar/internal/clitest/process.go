@@ -74,19 +74,19 @@ func Queried(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 // ProcessLimit bounds every wait of a test for a process. Only a defect reaches it.
 const ProcessLimit = 60 * time.Second
 
-// runs is the environment of a process that runs a command line.
-var runs = []string{runAsMain + "=1"}
+// RunsCommand is the environment of a process that runs a command line.
+var RunsCommand = []string{runAsMain + "=1"}
 
 // Start starts a process that runs the command line. The end of the test kills it if it still runs.
 func Start(t *testing.T, args ...string) *testproc.Process {
 	t.Helper()
-	return testproc.Start(t, testproc.Command{Args: args, Env: runs, Limit: ProcessLimit})
+	return testproc.Start(t, testproc.Command{Args: args, Env: RunsCommand, Limit: ProcessLimit})
 }
 
 // RunProcess runs the command line without input in a process and returns its exit code.
 func RunProcess(t *testing.T, args ...string) (int, *testproc.Process) {
 	t.Helper()
-	p := testproc.Run(t, testproc.Command{Args: args, Env: runs, Limit: ProcessLimit})
+	p := testproc.Run(t, testproc.Command{Args: args, Env: RunsCommand, Limit: ProcessLimit})
 	return p.ExitCode(), p
 }
 
@@ -96,7 +96,7 @@ func Exec(t *testing.T, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), ProcessLimit)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), runs...)
+	cmd.Env = append(os.Environ(), RunsCommand...)
 	return cmd
 }
 
