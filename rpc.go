@@ -108,7 +108,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 	}
 	peer := f.route.ep.reached() // before the arguments are encoded, because a handle in them has the keys of the network to peer
 	f.route.over = f.route.e.core.RouteTo(peer)
-	payload, err := f.prepare()
+	payload, err := f.prepare(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,10 +160,16 @@ func (f *flight[In, Out]) drop(err error) {
 
 // prepare begins the operation and encodes the arguments. There is no operation if it fails, or if a type's own encoding
 // panics.
-func (f *flight[In, Out]) prepare() (payload []byte, err error) {
+func (f *flight[In, Out]) prepare(ctx context.Context) (payload []byte, err error) {
 	e := f.route.e
 	if err := e.begin(); err != nil {
 		return nil, f.route.fail(err)
+	}
+	if f.proc.native {
+		if err := any(&f.x.in).(envelope.Arguments).Depart(ctx); err != nil {
+			e.end()
+			return nil, f.route.departure(ctx, err)
+		}
 	}
 	k := e.core.NewCall()
 	defer func() {
@@ -196,8 +202,12 @@ func (f *flight[In, Out]) abort() {
 	}
 	f.use.Lock()
 	defer f.use.Unlock()
-	if f.k != nil && !f.freed {
-		f.k.Cancel()
+	if f.k == nil || f.freed {
+		return
+	}
+	f.k.Cancel()
+	if f.proc.native {
+		any(&f.x.in).(envelope.Arguments).Abandon()
 	}
 }
 
@@ -232,6 +242,7 @@ func (f *flight[In, Out]) result() (out Out, err error) {
 		if err = f.k.Err(); err != nil {
 			err = f.route.fail(err)
 		} else {
+			f.route.expect(&f.x.out, f.k)
 			err = f.route.decode(f.k.Output(), &f.x.out)
 		}
 	}
@@ -399,6 +410,13 @@ func (rt *route) absent() error {
 		"(MARGO_REGISTER: %d, margo_register_name and Thallium: 0)", rt.proc.name, rt.id, rt.provider, wire.DefaultProvider)
 }
 
+// expect prepares the results of a native call for decode.
+func (rt *route) expect(out any, k *hg.Call) {
+	if rt.proc.native {
+		out.(envelope.Results).Expect(envelope.Limits{MaxBytes: rt.e.cfg.MaxOverflow, Budget: k})
+	}
+}
+
 // decode reads a response into *out.
 func (rt *route) decode(b []byte, out any) error {
 	code, err := rt.proc.decodeOutput(b, out, rt.over)
@@ -501,9 +519,7 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 	if rt.proc.oneWay {
 		return nil
 	}
-	if native != nil {
-		out.(envelope.Results).Expect(envelope.Limits{MaxBytes: rt.e.cfg.MaxOverflow, Budget: k})
-	}
+	rt.expect(out, k)
 	err = rt.decode(k.Output(), out)
 	if times != nil {
 		times.Decoded = time.Now()

@@ -49,7 +49,8 @@ type handlers struct {
 	pools      *pools
 	table      hg.Registry[*service]
 	natives    envelope.Table // the requests for native RPCs
-	gate       rundown.Guard  // counts the requests that have not been released; after its Close no more are served
+	streams    *envelope.Streams
+	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
 	unanswered unansweredCalls
 }
 
@@ -57,9 +58,9 @@ func (h *handlers) init(e *Engine) error {
 	h.e = e
 	h.unanswered.init()
 	if parent := e.cfg.Parent; parent != nil {
-		h.pools = parent.handlers.pools
+		h.pools, h.streams = parent.handlers.pools, parent.handlers.streams
 	} else {
-		h.pools = newPools(&e.cfg)
+		h.pools, h.streams = newPools(&e.cfg), envelope.NewStreams(e.cfg.MaxHandlers)
 	}
 	return h.pools.join(e)
 }

@@ -62,7 +62,7 @@ func (s *serving) arrive(in envelope.Arguments) {
 	_, payload, _ := wire.ParseMargoRequest(s.req.Input())
 	s.native = in
 	in.Arrive(envelope.Arrival{
-		Payload: payload, Conn: s.gone, Calls: &e.handlers.natives, MaxTime: e.cfg.MaxHandlerTime,
+		Payload: payload, Conn: s.gone, Host: s.from.Account().Host(), Calls: &e.handlers.natives, Streams: e.handlers.streams, MaxTime: e.cfg.MaxHandlerTime,
 		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req},
 	})
 }
