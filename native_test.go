@@ -143,3 +143,75 @@ func TestNativeCancel(t *testing.T) {
 		}
 	})
 }
+
+// holdStream is a stream whose handler ends with its context.
+var holdStream = native.NewStream[int64, int64]("hold-stream")
+
+// TestNativeStreamDeadline checks to the nanosecond that the handler of a stream has the time that is left until the deadline of Open, that a cancel ends
+// its context at once, and that nothing is sent while a stream is idle.
+// parity: A05
+func TestNativeStreamDeadline(t *testing.T) {
+	cinnabar.Simulated(t, nil, func(t *testing.T, server *cinnabar.Engine, ep *cinnabar.Endpoint) {
+		calls := make(chan held, 1)
+		err := holdStream.Handle(server, func(ctx context.Context, s *native.ServerStream[int64, int64]) error {
+			h := held{began: time.Now()}
+			if d, ok := ctx.Deadline(); ok {
+				h.left = time.Until(d)
+			}
+			for n, err := range s.Receive(ctx) {
+				h.n += n
+				h.err = err
+			}
+			h.ended, h.reason = time.Now(), context.Cause(ctx)
+			calls <- h
+			return h.err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		cinnabar.Elapse(3 * time.Second)
+		start := time.Now()
+		s, err := holdStream.Open(ctx, ep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(ctx, 5); err != nil {
+			t.Error(err)
+		}
+		for _, err := range s.Receive(ctx) {
+			if !errors.Is(err, codes.Timeout) || time.Since(start) != 7*time.Second {
+				t.Errorf("the client's side ends after %v with %v", time.Since(start), err)
+			}
+		}
+		if h := <-calls; h.n != 5 || h.left != 7*time.Second || h.ended.Sub(start) != 7*time.Second || h.err == nil {
+			t.Errorf("the handler has %v and ends after %v with %v", h.left, h.ended.Sub(start), h.err)
+		}
+
+		if s, err = holdStream.Open(t.Context(), ep); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(t.Context(), 5); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		received := server.Stats().RequestsRecvd
+		cinnabar.Elapse(10 * time.Second)
+		if n := server.Stats().RequestsRecvd; n != received {
+			t.Errorf("%d requests for an idle stream", n-received)
+		}
+		start = time.Now()
+		s.Cancel(nil)
+		if err := s.Wait(t.Context()); !errors.Is(err, codes.Canceled) {
+			t.Error(err)
+		}
+		if h := <-calls; !h.ended.Equal(start) || !errors.Is(h.reason, codes.Canceled) {
+			t.Errorf("the handler ends %v after the cancel with %v", h.ended.Sub(start), h.reason)
+		}
+		synctest.Wait()
+		if n := server.Stats().RequestsActive; n != 0 {
+			t.Errorf("%d requests are left", n)
+		}
+	})
+}

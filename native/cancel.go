@@ -145,26 +145,31 @@ func (c *canceller) next(to cinnabar.Target) []uint64 {
 type cancelState struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	done bool // cancelled, perhaps before start
+	cause error // not nil: cancelled, perhaps before start
 	// +checklocks:mu
 	cancel context.CancelCauseFunc // nil before start
 }
 
-// abort cancels the call.
-func (a *cancelState) abort() {
+// abort cancels the call for its caller.
+func (a *cancelState) abort() { a.abortFor(errCancelled) }
+
+// abortFor cancels the call. The first cause is the one that the handler finds.
+func (a *cancelState) abortFor(cause error) {
 	a.mu.Lock()
-	a.done = true
-	cancel := a.cancel
+	if a.cause == nil {
+		a.cause = cause
+	}
+	cause, cancel := a.cause, a.cancel
 	a.mu.Unlock()
 	if cancel != nil {
-		cancel(errCancelled)
+		cancel(cause)
 	}
 }
 
-// start sets the function that ends the handler's context. It returns false if the call is cancelled already.
-func (a *cancelState) start(cancel context.CancelCauseFunc) bool {
+// start sets the function that ends the handler's context. It returns the cause if the call is cancelled already.
+func (a *cancelState) start(cancel context.CancelCauseFunc) (cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cancel = cancel
-	return !a.done
+	return a.cause
 }

@@ -17,6 +17,9 @@
 //
 //	out, err := Add.Call(ctx, endpoint, AddIn{X: 1, Y: 2})
 //
+// A [Stream] is declared by [NewStream] in the same way, and carries any number of elements in both directions: see [Stream.Handle] and
+// [Stream.Open].
+//
 // Engines, providers, pools of handlers, interceptors and monitors are those of package cinnabar, and a process may serve an RPC of either
 // package by the same name. Programs in C serve and call no native RPCs: a call from the one family to the other fails with an error that
 // names the mistake. docs/wire-native.md in the repository describes the bytes.

@@ -9,11 +9,15 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/internal/testproc"
 	"cinnabar/verbs/auto"
 )
 
-// TestMain checks that the tests leave no goroutine behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain runs the tests, or the other end of one, and checks that the tests leave no goroutine behind.
+func TestMain(m *testing.M) {
+	testproc.Main(peers)
+	goleak.VerifyTestMain(m)
+}
 
 // testLimit is the longest time for anything in a test that should take no time.
 const testLimit = time.Minute

@@ -49,12 +49,16 @@ var callIDs atomic.Uint64
 type outgoing struct {
 	spec *spec
 	to   cinnabar.Target
+	id   uint64 // of the stream that the call opens; 0: it opens none
 	head requestHead
 }
 
 // depart makes the envelope from the context.
 func (o *outgoing) depart(ctx context.Context) error {
-	o.head = requestHead{id: callIDs.Add(1), trace: TraceFrom(ctx), metadata: outgoingMetadata(ctx)}
+	o.head = requestHead{id: o.id, stream: o.id != 0, trace: TraceFrom(ctx), metadata: outgoingMetadata(ctx)}
+	if o.id == 0 {
+		o.head.id = callIDs.Add(1)
+	}
 	if d, ok := ctx.Deadline(); ok {
 		if o.head.remaining = time.Until(d); o.head.remaining <= 0 {
 			return context.DeadlineExceeded
@@ -79,6 +83,8 @@ type incoming struct {
 	head     requestHead
 	err      error  // nil unless the request is refused
 	id       uint64 // in Calls; 0: the call is not in it
+	stream   *servedStream
+	life     context.Context // the handler's, set by begin
 
 	cancelState
 	stop context.CancelFunc // of the deadline; nil if there is none
@@ -106,6 +112,12 @@ func (in *incoming) arrive() {
 		return
 	}
 	in.id = id
+	if in.Payload[offFlags]&flagStream != 0 {
+		s := newServedStream(in)
+		if in.err = in.Streams.Add(in.Conn, id, in.Host, s); in.err == nil {
+			in.stream = s
+		}
+	}
 	if cancelled {
 		in.abort()
 	}
@@ -123,9 +135,9 @@ func (in *incoming) begin(ctx context.Context) (context.Context, error) {
 		return nil, in.err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	if !in.start(cancel) {
-		cancel(errCancelled)
-		return nil, errCancelled
+	if cause := in.start(cancel); cause != nil {
+		cancel(cause)
+		return nil, cause
 	}
 	if d := in.allowance(); d > 0 {
 		ctx, in.stop = context.WithDeadline(ctx, in.received.Add(d))
@@ -133,7 +145,8 @@ func (in *incoming) begin(ctx context.Context) (context.Context, error) {
 			return nil, errTooLate
 		}
 	}
-	return &handlerContext{ctx, in}, nil
+	in.life = &handlerContext{ctx, in}
+	return in.life, nil
 }
 
 // allowance returns the time that the handler has from the arrival of the request, 0 if there is no limit.
@@ -149,6 +162,10 @@ func (in *incoming) allowance() time.Duration {
 func (in *incoming) end() {
 	if in.id != 0 {
 		in.Calls.Remove(in.Conn, in.id)
+	}
+	if in.stream != nil {
+		in.Streams.Remove(in.Conn, in.id)
+		in.stream.close()
 	}
 	if in.stop != nil {
 		in.stop()
@@ -255,7 +272,9 @@ func (p *requestPlan[In]) Decode(b []byte, v any) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	r.in.head = head
+	if r.in.head = head; head.stream != p.spec.stream {
+		return 0, p.spec.otherShape()
+	}
 	body := b[n:]
 	if head.compressed {
 		if body, err = p.spec.unpack(head.compressor, head.size, body, r.in.Limits); err != nil {

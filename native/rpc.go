@@ -26,6 +26,7 @@ type spec struct {
 	codec      codec.Codec
 	compressor Compressor // nil: none
 	details    []detail
+	stream     bool // declared by NewStream
 	cancels    canceller
 }
 

@@ -38,7 +38,8 @@ const (
 	flagCompressed byte = 1 << iota // arguments or results are compressed
 	flagAccepts                     // results may be compressed
 	flagTrace
-	requestFlags = flagCompressed | flagAccepts | flagTrace
+	flagStream   // the call opens a stream
+	requestFlags = flagCompressed | flagAccepts | flagTrace | flagStream
 )
 
 // Further flags of responses.
@@ -159,6 +160,7 @@ type requestHead struct {
 	remaining  time.Duration // 0: the caller has no deadline
 	trace      Trace         // zero: none
 	compressor string        // name of the Compressor of the caller's RPC; empty: none
+	stream     bool          // the call opens a stream, and has no arguments
 	accepts    bool          // results may be compressed
 	compressed bool          // the arguments are
 	size       uint64        // bytes of the arguments before compression; 0 unless compressed
@@ -179,6 +181,9 @@ func appendRequestHead(b []byte, h *requestHead) []byte {
 	}
 	if !h.trace.IsZero() {
 		flags |= flagTrace
+	}
+	if h.stream {
+		flags |= flagStream
 	}
 	b = append(b, magicRequest...)
 	b = append(b, version, flags, 0, 0)
@@ -240,7 +245,7 @@ func parseRequestHead(b []byte) (h requestHead, n int, err error) {
 			return h, 0, err
 		}
 	}
-	h.compressed, h.accepts = flags&flagCompressed != 0, flags&flagAccepts != 0
+	h.compressed, h.accepts, h.stream = flags&flagCompressed != 0, flags&flagAccepts != 0, flags&flagStream != 0
 	if h.compressed || h.accepts {
 		h.compressor = string(r.take(r.uint8()))
 		if !r.bad && !isName(h.compressor, maxName) {

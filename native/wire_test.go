@@ -44,7 +44,8 @@ var trace = Trace{
 }
 
 var goldenRequests = map[string]requestHead{
-	"request_plain": {id: 1},
+	"request_plain":  {id: 1},
+	"request_stream": {id: 1, stream: true},
 	"request_full": {
 		id: 0x0102030405060708, remaining: 1500 * time.Millisecond, trace: trace, compressor: "gzip", accepts: true, compressed: true, size: 300,
 		metadata: Metadata{"tenant": "blue", "a": ""},
@@ -159,7 +160,7 @@ func TestMalformedRequest(t *testing.T) {
 		{"a response", golden(t, "response_plain"), codes.ProtoNoSupport, "no envelope"},
 		{"old version", with(plain, offVersion, 0), codes.ProtoNoSupport, "the caller speaks an old version of native envelopes, 0; this program speaks version 1"},
 		{"new version", with(plain, offVersion, 2), codes.ProtoNoSupport, "the caller speaks a newer version of native envelopes, 2; this program speaks version 1"},
-		{"unknown flag", with(plain, offFlags, 8), codes.ProtocolError, "flags 0x08"},
+		{"unknown flag", with(plain, offFlags, 16), codes.ProtocolError, "flags 0x10"},
 		{"length below the fixed part", with(plain, offLength, 23, 0), codes.ProtocolError, "length 23"},
 		{"length beyond the message", with(plain, offLength, 0, 1), codes.ProtocolError, "length 256, the message has 25"},
 		{"length within a field", with(full, offLength, 60, 0), codes.ProtocolError, "runs past its end"},

@@ -176,7 +176,7 @@ var layers = map[string]row{
 	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// RPCs between programs in Go.
-	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto"}},
+	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc"}},
 
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},
@@ -300,6 +300,7 @@ var layers = map[string]row{
 	"examples/hello":                         {code: []string{"."}, test: []string{"margo"}},
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
+	"examples/stream":                        {code: []string{".", "native"}},
 	"examples/tutorial":                      {test: []string{"internal/testproc"}},
 	"examples/tutorial/01":                   tutorial,
 	"examples/tutorial/02":                   tutorial,
