@@ -1,0 +1,159 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"cinnabar"
+	"cinnabar/codes"
+)
+
+// Serving is the state of a service.
+type Serving uint8
+
+// The states of a service.
+const (
+	ServingUnknown Serving = iota // the server does not know the service
+	ServingYes                    // the service takes requests
+	ServingNo                     // the service takes no requests now
+)
+
+// String returns "unknown", "serving" or "not serving".
+func (s Serving) String() string {
+	switch s {
+	case ServingUnknown:
+		return "unknown"
+	case ServingYes:
+		return "serving"
+	case ServingNo:
+		return "not serving"
+	}
+	return fmt.Sprintf("Serving(%d)", uint8(s))
+}
+
+// Health answers questions about the state of a server's services, as the health service of gRPC does. The program names the services; "" stands
+// for the whole server, and is serving from the beginning. The zero value is ready for use. It is safe for concurrent use.
+type Health struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	states map[string]Serving
+	// +checklocks:mu
+	changed chan struct{} // closed by the next Set; nil: nothing waits for it
+}
+
+// maxService is the longest name of a service in bytes.
+const maxService = 1024
+
+// The RPC and the stream of the health service. The underscores keep them out of pools, which may be full.
+var (
+	healthCheck = New[string, Serving]("__native_health__")
+	healthWatch = NewStream[string, Serving]("__native_health_watch__")
+)
+
+// Set sets the state of a service. Clients that watch it receive the state.
+func (h *Health) Set(service string, s Serving) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	states := maps.Clone(h.states)
+	if states == nil {
+		states = map[string]Serving{}
+	}
+	states[service] = s
+	h.states = states
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// Get returns the state of a service.
+func (h *Health) Get(service string) Serving {
+	state, _ := h.get(service, false)
+	return state
+}
+
+// get also returns a channel that is closed by the next Set, if wait is true.
+func (h *Health) get(service string, wait bool) (Serving, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	state, known := h.states[service]
+	if !known && service == "" {
+		state = ServingYes
+	}
+	if wait && h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	return state, h.changed
+}
+
+// Handle registers the health service with an engine or a provider, for [CheckHealth] and [WatchHealth].
+func (h *Health) Handle(on cinnabar.Registrar, opts ...cinnabar.HandleOption) error {
+	check := func(_ context.Context, service string) (Serving, error) {
+		if len(service) > maxService {
+			return 0, errServiceName
+		}
+		return h.Get(service), nil
+	}
+	if err := healthCheck.Handle(on, check, opts...); err != nil {
+		return err
+	}
+	if err := healthWatch.Handle(on, h.watch, opts...); err != nil {
+		return errors.Join(err, healthCheck.Remove(on))
+	}
+	return nil
+}
+
+var errServiceName = fmt.Errorf("%w: the name of a service has at most %d bytes", codes.InvalidArg, maxService)
+
+// watch is the handler of a client that watches a service.
+func (h *Health) watch(ctx context.Context, s *ServerStream[string, Serving]) error {
+	for service, err := range s.Receive(ctx) {
+		switch {
+		case err != nil:
+			return err
+		case len(service) > maxService:
+			return errServiceName
+		}
+		return h.report(ctx, s, service)
+	}
+	return fmt.Errorf("%w: the client has named no service", codes.InvalidArg)
+}
+
+// report sends the state of a service, and again when it changes. States that come faster than the client receives them are left out.
+func (h *Health) report(ctx context.Context, s *ServerStream[string, Serving], service string) error {
+	for last, first := ServingUnknown, true; ; first = false {
+		state, changed := h.get(service, true)
+		if state != last || first {
+			if err := s.Send(ctx, state); err != nil {
+				return err
+			}
+			last = state
+		}
+		if err := await(ctx, ctx, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// CheckHealth asks the process and provider that to names for the state of a service; "" stands for the whole server. The error is codes.NoEntry if the
+// server has no health service.
+func CheckHealth(ctx context.Context, to cinnabar.Target, service string) (Serving, error) {
+	return healthCheck.Call(ctx, to, service)
+}
+
+// WatchHealth opens a stream from which the program receives the state of a service, at once and when it changes, until ctx ends or the program
+// cancels the stream. It must receive: the server leaves out states that come faster.
+func WatchHealth(ctx context.Context, to cinnabar.Target, service string) (*ClientStream[string, Serving], error) {
+	s, err := healthWatch.Open(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.Send(ctx, service), s.CloseSend()); err != nil {
+		s.Cancel(err)
+		return nil, err
+	}
+	return s, nil
+}
