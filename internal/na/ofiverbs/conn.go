@@ -44,6 +44,7 @@ type conn struct {
 	sendMR   *verbs.MR
 	confirm  verbs.RemoteAddr // a byte of the peer, read behind writes that the device does not confirm
 	byteMR   *verbs.MR        // the sink of that read; nil: writes are not confirmed
+	native   bool             // the peer is a program of this package
 
 	stop   chan struct{} // closed by fail
 	gone   chan struct{} // closed when the objects of the connection are released and it is no longer counted
@@ -114,6 +115,8 @@ type conn struct {
 	// posted is the number of messages that have left queue for the device.
 	// +checklocks:mu
 	posted uint64
+	// +checklocks:mu
+	ending ending
 	// probing says that the read of probeLocked is under way.
 	// +checklocks:mu
 	probing bool
@@ -220,9 +223,10 @@ func (c *conn) build(share bool) (err error) {
 	return err
 }
 
-// confirmBy prepares the confirmation of writes by reads of a byte of the peer, if the device does not confirm them itself and the peer
-// has such a byte.
+// confirmBy prepares the confirmation of writes by reads of a byte of the peer, if the device does not confirm them itself and the peer has such a
+// byte (ok), because it is a program of this package.
 func (c *conn) confirmBy(at verbs.RemoteAddr, ok bool) (err error) {
+	c.native = ok
 	if !ok || c.ep.attr.Caps.Has(verbs.CapExactStatus) {
 		return nil
 	}
@@ -243,6 +247,7 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	defer c.mu.Unlock()
 	c.open = !passive || !caps.Has(verbs.CapActiveFirst) || caps.Has(verbs.CapPassiveSend)
 	c.credits, c.allowed = 1, 1
+	c.ending.since = time.Now()
 	c.window = c.shape.window
 	c.owed = c.window - 1
 	c.moves.init(c.shape.oneSided)
@@ -457,8 +462,15 @@ func (c *conn) flushLocked(list endings) endings {
 		c.owed = 0
 		c.postLocked(slot, headerLen)
 	}
+	if c.ending.answer && len(c.free) > 0 && (!c.flow || c.credits > 1) {
+		c.ending.answer = false
+		c.postAskLocked(askNot)
+	}
 	for c.head < len(c.queue) && len(c.free) > 0 && (!c.flow || c.credits > 1) {
 		it := c.queue[c.head]
+		if it.request && c.ending.asked {
+			break
+		}
 		c.queue[c.head] = item{}
 		if c.head++; 2*c.head >= len(c.queue) { // half is free: the array is kept for further messages
 			c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
@@ -479,7 +491,9 @@ func (c *conn) flushLocked(list endings) endings {
 		c.postLocked(slot, headerLen+n)
 		list = append(list, ended{op: it.op, n: int64(n)})
 	}
-	list = c.moveLocked(list)
+	if !c.ending.asked {
+		list = c.moveLocked(list)
+	}
 	c.postBatchLocked()
 	return list
 }
@@ -586,7 +600,7 @@ func (c *conn) postAgainTo() (over int) {
 	n := len(c.again)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open = true
+	c.open, c.ending.heard = true, true
 	var err error
 	if c.shared == nil {
 		_, err = c.qp.PostRecv(c.again)
@@ -654,6 +668,7 @@ func (c *conn) received(i int, wc *verbs.WC) {
 	}
 	if err == nil && m.kind == kindCredit {
 		err = c.granted(m.credits)
+		c.questioned(m.asks)
 	}
 	if err != nil {
 		c.violated(err)
@@ -771,6 +786,8 @@ func (c *conn) reportLocked() string {
 	switch {
 	case n == 0:
 		return ""
+	case c.ending.asked:
+		return fmt.Sprintf("%d messages wait until the peer has ended the idle connection, as it was asked to, or has answered", n)
 	case !c.open:
 		return "waiting for the first packet of the peer, which has made the connection"
 	case c.flow && c.credits <= 1:

@@ -31,6 +31,11 @@ func (c *conn) endNow(kind na.Kind, err error, onlyIdle bool) bool {
 	c.dead.Store(true)
 	queue := c.queue[c.head:]
 	c.queue, c.head = nil, 0
+	idle := (c.ending.asked || hasGivenWay(err)) && !isUnresponsive(err)
+	var unsent []item
+	if idle && kind != na.Closed {
+		unsent = c.moves.takeUnsent()
+	}
 	list = append(list, c.moves.failQueued(kind, err)...)
 	c.mu.Unlock()
 	c.origin.conn.Store(nil)
@@ -40,10 +45,10 @@ func (c *conn) endNow(kind na.Kind, err error, onlyIdle bool) bool {
 		c.parker.Unpark()
 	}
 	list.finish()
-	requests := slices.DeleteFunc(slices.Clone(queue), func(it item) bool { return !it.request })
+	unsent = append(slices.DeleteFunc(slices.Clone(queue), func(it item) bool { return !it.request }), unsent...)
 	responses := slices.DeleteFunc(queue, func(it item) bool { return it.request })
 	failItems(c.peer, responses, kind, err)
-	c.peer.lost(c, requests, kind, err)
+	c.peer.lost(c, unsent, idle, kind, err)
 	c.ep.lostLate(c)
 	c.ep.trace("connection ended", c.peer, err)
 	return true

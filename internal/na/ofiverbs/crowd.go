@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
@@ -32,8 +33,13 @@ func (e *Endpoint) takeConnection(a *hostquota.Account) error {
 		<-c.gone // the wait is bounded, because the end of a connection has a time limit
 		err = a.Take(hostquota.Connections, 1)
 	}
-	if err == nil && e.cfg.Quota.Near(hostquota.Connections) {
-		e.evictIdle(false)
+	if err == nil && e.cfg.Quota.Near(hostquota.Connections) && !e.evicting.Swap(true) {
+		if !e.spawn(func() {
+			e.evictIdle(false)
+			e.evicting.Store(false)
+		}) {
+			e.evicting.Store(false)
+		}
 	}
 	return err
 }
@@ -120,15 +126,105 @@ func hasGivenWay(err error) bool {
 	return ok
 }
 
-// evict ends the connection if it is idle, and reports whether it has. A call that begins at the same time goes over another connection, because
-// its request finds this one dead, and the peer keeps the operation that waits for the response.
+// askTime is the time within which a peer ends an idle connection, or answers, when it is asked to.
+const askTime = 250 * time.Millisecond
+
+// ending is the state of a question to the peer, and of one of the peer, whether the idle connection may end.
+type ending struct {
+	asked  bool          // the peer was asked and has not answered; no request leaves, and no transfer begins
+	since  time.Time     // of the question, or of the beginning of the connection
+	over   chan struct{} // closed when the peer answers that something is under way; nil: it was not asked
+	heard  bool          // a packet has come since the question
+	answer bool          // the peer has asked, and gets askNot
+}
+
+// evict ends the connection if it is idle, and reports whether it has. A request of the peer may be under way. Therefore evict asks a peer that is
+// a program of this package to end the connection. Such a peer does so unless something is under way, so it knows that no request of its own is lost.
+// A peer that is silent for askTime may be stopped, or hostile, and loses the connection, and so does one that has sent other packets and is asked again.
+//
+// A request that this side begins after the question waits, and goes over another connection when this one has ended. The same holds if the end
+// begins without a question: the request finds the connection dead, and the peer keeps the operation that waits for the response.
 func (c *conn) evict() bool {
 	if c.tryPoll() > 0 { // a request of the peer may have come
 		return false
 	}
+	over, idle := c.ask()
+	if !idle {
+		return false // now, and not by endNow, because a connection that becomes idle after ask must not end without a question
+	}
+	if over != nil {
+		timer := time.NewTimer(c.ep.askTime)
+		defer timer.Stop()
+		select {
+		case <-c.gone:
+			return true
+		case <-over:
+			return false
+		case <-timer.C:
+		}
+		c.tryPoll()
+		c.mu.Lock()
+		heard := c.ending.heard
+		c.mu.Unlock()
+		if heard {
+			return false
+		}
+	}
 	q := c.ep.cfg.Quota
 	return c.endNow(na.Unreachable, &gaveWay{fmt.Sprintf("the connection was idle and gave way to another one, because %d of %d connections are in use (Config.MaxConnections), or device %s has no room for more; raise the limit, or close connections",
 		q.Used(hostquota.Connections), q.Limit(hostquota.Connections), c.ep.attr.Name)}, true)
+}
+
+// ask asks the peer to end the connection if it is idle, and returns a channel that is closed when the peer answers that it does not. over is nil if
+// the idle connection may end without a question: the peer is a program in C, which does not understand the question, was asked before, or has not made
+// it possible to send a packet.
+func (c *conn) ask() (over chan struct{}, idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.idleLocked() {
+		return nil, false
+	}
+	if !c.native || c.ending.asked || !c.canAskLocked() {
+		return nil, true
+	}
+	c.ending = ending{asked: true, since: time.Now(), over: make(chan struct{}), answer: c.ending.answer}
+	c.postAskLocked(askEnd)
+	c.postBatchLocked()
+	return c.ending.over, true
+}
+
+// canAskLocked reports whether a question can be sent.
+//
+// +checklocks:c.mu
+func (c *conn) canAskLocked() bool { return c.open && (!c.flow || c.credits > 1) && len(c.free) > 0 }
+
+// postAskLocked adds a question or an answer to batch. There is a free slot.
+//
+// +checklocks:c.mu
+func (c *conn) postAskLocked(asks uint64) {
+	slot := c.takeSlotLocked()
+	c.slot(slot).putAsk(c.peerIndex, asks)
+	c.postLocked(slot, headerLen)
+}
+
+// questioned processes a question or an answer of the peer. The caller calls flush.
+func (c *conn) questioned(asks uint64) {
+	switch asks {
+	case askEnd:
+		if c.endNow(na.Unreachable, &gaveWay{"the peer has asked for the end of the idle connection, because its connections are at their limit"}, true) {
+			return
+		}
+		c.mu.Lock()
+		c.ending.answer = true
+		c.mu.Unlock()
+	case askNot:
+		c.mu.Lock()
+		if c.ending.asked {
+			c.ending.asked = false
+			close(c.ending.over)
+		}
+		c.mu.Unlock()
+	}
 }
 
 // idle reports whether nothing is under way on the connection: no call, no request that is being handled, no transfer, and no message.
@@ -145,6 +241,12 @@ func (c *conn) idleLocked() bool {
 	if c.origin.holds.Load() > 0 || c.moving.Load() > 0 || c.turns.tasks.Pending() || c.turns.tasks.Waiting() > 0 ||
 		c.peer.expected.Len() > 0 && c.peer.conn.Load() == c {
 		return false
+	}
+	if c.native && (c.ending.asked || !c.canAskLocked()) && time.Since(c.ending.since) < c.ep.askTime {
+		return false // because the peer may still answer, or a packet may come that makes it possible to ask
+	}
+	if c.ending.asked { // what waits is for the next connection
+		return c.end == nil && c.responses == 0
 	}
 	return c.end == nil && len(c.queue) == c.head && len(c.free) == c.shape.slots && c.moves.idle()
 }

@@ -6,11 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs"
 	"cinnabar/verbs/verbstest/memdev"
 )
@@ -123,6 +125,155 @@ func TestEvictionSparesCalls(t *testing.T) {
 	if evicted.Load() == 0 {
 		t.Error("no connection gave way, so nothing was tested")
 	}
+}
+
+// TestEvictionByPeer has two endpoints call each other, and both end each connection that they find idle. Neither loses a request that is under
+// way when the other side ends the connection.
+// parity: N05
+func TestEvictionByPeer(t *testing.T) {
+	ends := []*Endpoint{openServer(t, Config{}), openServer(t, Config{})}
+	for _, e := range ends {
+		e.askTime = patience // because a busy machine may take long to answer
+	}
+	var evicted atomic.Int64
+	var rounds [2]atomic.Int64 // of the evictors
+	stop := make(chan struct{})
+	var callers, evictors sync.WaitGroup
+	for i, e := range ends {
+		to := lookup(t, e, ends[1-i])
+		callers.Go(func() {
+			for n := 0; n < 20 && !t.Failed(); n++ {
+				for seen := rounds[i].Load(); rounds[i].Load() == seen; { // so that the connection is idle at times
+					runtime.Gosched()
+				}
+				sent, answer := newCall(), newCall()
+				e.RecvExpected(&answer.op, to, uint32(n), make([]byte, 1))
+				e.SendRequest(&sent.op, to, uint32(n), request(e, []byte("x")))
+				for _, c := range []*call{answer, sent} {
+					if err := c.wait(t, e, to); err != nil {
+						t.Errorf("endpoint %d, call %d: %v", i, n, err)
+					}
+				}
+			}
+		})
+		evictors.Go(func() {
+			for !rundown.IsClosed(stop) {
+				for _, c := range e.connections() {
+					if c.evict() {
+						evicted.Add(1)
+					}
+				}
+				rounds[i].Add(1)
+				runtime.Gosched()
+			}
+		})
+	}
+	callers.Wait()
+	close(stop)
+	evictors.Wait()
+	if evicted.Load() == 0 {
+		t.Error("no connection gave way, so nothing was tested")
+	}
+}
+
+// TestQuestionOfEviction checks the question and the answers of an eviction packet by packet, with a peer that claims to be of this package: it ends
+// the connection, or answers that it does not, or is silent. Requests that begin after the question leave after an answer, or over another connection.
+// parity: N05
+func TestQuestionOfEviction(t *testing.T) {
+	for _, name := range []string{"ends", "refuses", "silent", "silent but for packets"} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, Config{KeepAlive: -1, SendTimeout: -1}, nil, func(t *testing.T, f *faulty) {
+				c, rc := idleNative(t, f)
+				begin := time.Now()
+				evicted := make(chan bool)
+				go func() { evicted <- c.evict() }()
+				if m := rc.next(t); m.kind != kindCredit || m.asks != askEnd {
+					t.Fatalf("the endpoint sends %+v, and not the question", m)
+				}
+				sent, answer := f.request(7)
+				want, after := true, time.Duration(0)
+				switch name {
+				case "ends":
+					rc.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
+				case "refuses":
+					want = false
+					rc.ask(t, askNot)
+				case "silent":
+					want, after = false, askTime // because of the request, which waits for an answer
+				case "silent but for packets":
+					want, after = false, askTime
+					rc.credit(t, 1)
+				}
+				if got, took := <-evicted, time.Since(begin); got != want || took != after {
+					t.Errorf("evicted after %v: %t, want %t after %v", took, got, want, after)
+				}
+				switch name {
+				case "ends":
+					f.accept(1)
+				case "refuses":
+					if m := rc.next(t); m.kind != kindRequest || m.tag != 7 {
+						t.Errorf("%+v comes", m)
+					}
+				default:
+					f.e.Cancel(&answer.op)
+					f.e.Cancel(&sent.op)
+					sent.want(t, na.Canceled)
+					if !c.evict() {
+						t.Error("the connection stays when the peer is asked again")
+					}
+					return
+				}
+				sent.want(t, 0)
+				f.e.Cancel(&answer.op)
+				answer.want(t, na.Canceled)
+			})
+		})
+	}
+}
+
+// TestAnswerToEviction asks an endpoint for the end of a connection: one with a call under way stays, and the same one ends when the call is over.
+// parity: N05
+func TestAnswerToEviction(t *testing.T) {
+	withFaults(t, Config{KeepAlive: -1}, nil, func(t *testing.T, f *faulty) {
+		_, rc := idleNative(t, f)
+		_, answer := f.request(7)
+		rc.ask(t, askEnd)
+		for asks := false; !asks; {
+			asks = rc.next(t).asks == askNot
+		}
+		f.e.Cancel(&answer.op)
+		answer.want(t, na.Canceled)
+		rc.ask(t, askEnd)
+		<-rc.vc.Done()
+		sent, second := f.request(8)
+		f.accept(1)
+		sent.want(t, 0)
+		f.e.Cancel(&second.op)
+		second.want(t, na.Canceled)
+	})
+}
+
+// idleNative returns an idle connection of the endpoint, and its other end: a peer that says that it is a program of this package.
+func idleNative(t *testing.T, f *faulty) (*conn, *rawConn) {
+	t.Helper()
+	rc, err := f.peer.dial(t, f.e, appendExtension(appendRequest(nil, f.peer.cmRequest()), verbs.RemoteAddr{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rc.credit(t, 10)
+	if m := rc.next(t); m.kind != kindCredit {
+		t.Fatalf("%+v comes", m)
+	}
+	synctest.Wait()
+	return f.e.connections()[0], rc
+}
+
+// ask sends a question or an answer of an eviction.
+func (c *rawConn) ask(t testing.TB, asks uint64) {
+	t.Helper()
+	p := make(packet, headerLen)
+	p.putAsk(c.index, asks)
+	c.put(t, p)
 }
 
 // TestCallDuringEviction begins a call when its connection has been found idle and is about to end. The call goes over the next connection.

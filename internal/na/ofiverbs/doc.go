@@ -40,7 +40,8 @@
 // connection goes on to make progress. If neither happens for 1 s, its connection replaces the old one, because the peer was restarted.
 //
 // Connections and unfinished handshakes are counted by host (Config.Quota). When the limit or the share of a host is reached, an idle
-// connection gives way, and if none is idle the new one is refused. The device enforces keys, ranges and rights of memory.
+// connection gives way, and if none is idle the new one is refused. A peer of this package is asked to end the idle connection, so that it loses no
+// request that is under way (see conn.ask). The device enforces keys, ranges and rights of memory.
 //
 // # Memory
 //

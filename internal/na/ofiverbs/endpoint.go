@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
@@ -28,7 +29,9 @@ type Endpoint struct {
 	// sharedShape is the shape of connections with a shared receive queue; its receives are 0 if there are none.
 	sharedShape shape
 	queues      sharedQueues
-	made        atomic.Int64 // number of connections from newConn to release
+	askTime     time.Duration // the constant of that name, except in tests
+	evicting    atomic.Bool   // a goroutine ends an idle connection, so that the next one finds room
+	made        atomic.Int64  // number of connections from newConn to release
 	pd          *verbs.PD
 	byteMR      *verbs.MR // a byte that peers read to confirm their writes
 	ln          *verbs.Listener

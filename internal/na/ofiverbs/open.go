@@ -149,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{
-		cfg: cfg, attr: attr, finished: make(chan struct{}),
+		cfg: cfg, attr: attr, askTime: askTime, finished: make(chan struct{}),
 		book: peerbook.NewBook[netip.AddrPort, peer](), conns: make(map[*conn]struct{}), memory: make(map[*memory]struct{}),
 	}
 	if e.shape, err = shapeOf(&cfg, &attr); err != nil {

@@ -19,7 +19,7 @@ import (
 //	+---------------------------------------------------------------+
 //	| message number, 8 bytes                                       |   16
 //	+---------------------------------------------------------------+
-//	| control data: the number of credits, 8 bytes                  |   24
+//	| control data: the number of credits, 8 bytes; 0 in a question |   24
 //	+---------------+---------------+---------------+---------------+
 //	| op version 2  | 0             | op            | 0             |   32
 //	+---------------+---------------+---------------+---------------+
@@ -27,7 +27,7 @@ import (
 //	+---------------------------------------------------------------+
 //	| size of the message, 8 bytes                                  |   40
 //	+---------------------------------------------------------------+
-//	| data: Mercury's tag of a request, 8 bytes                     |   48
+//	| data: Mercury's tag of a request, or a question, 8 bytes      |   48
 //	+---------------------------------------------------------------+
 //	| tag: Mercury's tag of a response, 8 bytes                     |   56
 //	+---------------------------------------------------------------+
@@ -102,6 +102,7 @@ const (
 type message struct {
 	conn    uint64 // the receiver's index
 	credits uint64 // of a credit packet
+	asks    uint64 // askEnd or askNot in a credit packet without credits
 	kind    messageKind
 	tag     uint32
 	payload []byte // a part of the packet
@@ -130,6 +131,9 @@ func parsePacket(b []byte) (message, error) {
 		m.credits = binary.LittleEndian.Uint64(b[offCtrlData:])
 		if len(b) != headerLen {
 			return message{}, fmt.Errorf("a credit packet of %d bytes; it has %d", len(b), headerLen)
+		}
+		if m.credits == 0 {
+			m.asks = binary.LittleEndian.Uint64(b[offData:])
 		}
 		return m, nil
 	case typeEager:
@@ -196,6 +200,18 @@ func (p packet) putExpected(conn, tag uint32, n int) {
 	p.begin(typeEager, conn, opTagged)
 	binary.LittleEndian.PutUint64(p[offSize:], uint64(n))
 	binary.LittleEndian.PutUint64(p[offTag:], uint64(tag))
+}
+
+// Values of data in a credit packet without credits. Only programs of this package send such packets, and only to each other (see conn.ask).
+const (
+	askEnd = 1 // the receiver should end the connection if nothing is under way on it
+	askNot = 2 // the answer if something is
+)
+
+// putAsk makes a credit packet without credits.
+func (p packet) putAsk(conn uint32, asks uint64) {
+	p.putCredit(conn, 0)
+	binary.LittleEndian.PutUint64(p[offData:], asks)
 }
 
 // putCredit makes a credit packet.

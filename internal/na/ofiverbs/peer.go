@@ -234,9 +234,10 @@ func (p *peer) upLocked(c *conn, process uint32) {
 	p.conn.Store(c)
 }
 
-// lost records that c is dead, and completes the operations that wait for messages over c. unsent are the requests that c has not sent. They
-// wait for another connection, unless the endpoint is closed or the peer is unresponsive: then lost completes them too.
-func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
+// lost records that c is dead, and completes the operations that wait for messages over c, unless c was idle. unsent are the requests that c has
+// not sent, and the transfers that it has not begun. They wait for another connection, unless the endpoint is closed or the peer is unresponsive:
+// then lost completes them too.
+func (p *peer) lost(c *conn, unsent []item, idle bool, kind na.Kind, err error) {
 	p.mu.Lock()
 	if c.twoEnds { // undone here and not at the end of run, because run may end before upLocked
 		c.twoEnds = false
@@ -256,7 +257,7 @@ func (p *peer) lost(c *conn, unsent []item, kind na.Kind, err error) {
 		unsent = nil
 	}
 	var waiters []peerbook.Waiter
-	if !hasGivenWay(err) { // otherwise the waiters belong to requests for the next connection
+	if !idle { // otherwise the waiters belong to requests for the next connection
 		waiters = p.takeWaitersLocked()
 	}
 	var dropped []item

@@ -223,6 +223,19 @@ func (m *oneSided) remove(t *transfer) {
 	}
 }
 
+// takeUnsent removes and returns the transfers that have not begun.
+func (m *oneSided) takeUnsent() (unsent []item) {
+	m.queue = slices.DeleteFunc(m.queue, func(t *transfer) bool {
+		if t.frag > 0 || t.local != nil || t.err != nil || t.behind {
+			return false
+		}
+		t.c.moving.Add(-1)
+		unsent = append(unsent, item{op: t.op, opName: t.opName, t: t})
+		return true
+	})
+	return unsent
+}
+
 // failQueued ends the transfers of which nothing is under way, because the connection ends.
 func (m *oneSided) failQueued(kind na.Kind, err error) (list endings) {
 	for _, t := range m.queue {

@@ -99,7 +99,7 @@ func (c *conn) look(w *watch) error {
 	if c.end != nil {
 		return nil
 	}
-	if len(c.queue) > c.head && c.posted == s.posted {
+	if (len(c.queue) > c.head || c.ending.asked) && c.posted == s.posted {
 		s.stalled++
 	} else {
 		s.stalled, s.posted = 0, c.posted
