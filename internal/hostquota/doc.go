@@ -27,6 +27,12 @@
 // Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6 (2),
 // 1998), with a factor of three.
 //
+// # Turns
+//
+// Processor time is shared, too: [Turns] limits the goroutines that do the same kind of work for connections at a time, and gives a free place to
+// the host that has used the least time. [Readers] are the Turns of the background goroutines that read connections. They are those of an engine over
+// ofi+tcp and over ofi+verbs.
+//
 // # Concurrency
 //
 // All functions and methods are safe for concurrent use. Two callers that compete for the last unit may both be refused.

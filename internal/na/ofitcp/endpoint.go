@@ -38,11 +38,10 @@ type Endpoint struct {
 	prefixBytes []byte
 	pid         uint32
 	id          identity
-	spare       spare        // the accepting goroutine's
-	setups      *turns       // limits the goroutines that set up connections
-	readers     *turns       // limits the background goroutines that read
-	light       *lightUse    // records the time of the readers, by host
-	setupWork   atomic.Int64 // nanoseconds of setups since the last pause of setup.end
+	spare       spare              // the accepting goroutine's
+	setups      *hostquota.Turns   // limits the goroutines that set up connections
+	readers     *hostquota.Readers // limits the background goroutines that read
+	setupWork   atomic.Int64       // nanoseconds of setups since the last pause of setup.end
 	mem         memoryTable
 	late        lates
 	stats       counters

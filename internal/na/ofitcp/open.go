@@ -141,11 +141,12 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(),
+		cfg: cfg, setups: hostquota.NewTurns(),
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: peerbook.NewBook[peerKey, peer](),
 		conns: make(map[*conn]struct{}), half: newHalves(),
 	}
+	e.readers = hostquota.NewReaders(cfg.Quota, e.yield)
 	port, err := e.occupy(ctx, c.bind)
 	if err != nil {
 		return nil, err

@@ -18,18 +18,16 @@ import (
 // its result, because that waiter will soon be back with its next call: the connection is claimed, until no goroutine has
 // driven it for a tick of the watcher, or others wait for the peer too.
 type role struct {
-	held        atomic.Bool    // a goroutine is reading
-	claim       progress.Claim // while it is taken, drivers read and the background goroutine rests
-	yielded     atomic.Bool    // the background goroutine rests because it expects a driver that has not come yet
-	yieldMisses atomic.Int32   // number of expected drivers in a row that have not come
-	yieldCredit atomic.Int32   // if below 0: minus the number of requests for which no driver is expected
-	bg          atomic.Uint32  // bgActive and so on
-	resume      chan struct{}  // capacity 1; wakes a background goroutine that rests
-	turn        atomic.Int32   // bytes of small messages in one read, and in one turn
-	place       readPlace      // of the background goroutine, which alone uses this and the next three fields
-	began       time.Time      // the time at which its turn began
-	read        uint64         // rxBytes at that time
-	woken       bool           // the background goroutine has called readable since its WaitRead began
+	held        atomic.Bool          // a goroutine is reading
+	claim       progress.Claim       // while it is taken, drivers read and the background goroutine rests
+	yielded     atomic.Bool          // the background goroutine rests because it expects a driver that has not come yet
+	yieldMisses atomic.Int32         // number of expected drivers in a row that have not come
+	yieldCredit atomic.Int32         // if below 0: minus the number of requests for which no driver is expected
+	bg          atomic.Uint32        // bgActive and so on
+	resume      chan struct{}        // capacity 1; wakes a background goroutine that rests
+	turn        atomic.Int32         // bytes of small messages in one read, and in one turn
+	inTurn      hostquota.ReaderTurn // of the background goroutine, which alone uses this and the next field
+	woken       bool                 // the background goroutine has called readable since its WaitRead began
 	tasks       progress.Tasks[na.Task]
 	watch       progress.Watch
 	watchedTask uint64 // value of tasks.Begun at the last look of the watcher
@@ -126,7 +124,7 @@ func (c *conn) readable() bool {
 	}
 	crowded := shared.crowded(c)
 	c.sock.Stand(crowded)
-	if sockio.Direct && first && (c.ep.readers.full.Load() || crowded) {
+	if sockio.Direct && first && (c.ep.readers.Full() || crowded) {
 		return false // because the first read of a parked connection mostly finds nothing, and would cost the host a turn; else the poller calls again
 	}
 	c.enterTurn()
@@ -314,7 +312,7 @@ func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 		return false, true
 	}
 	r := &c.role
-	c.leaveTurn() // before the first task begins, because a goroutine that replaces this one uses role.place from then on
+	c.leaveTurn() // before the first task begins, because a goroutine that replaces this one uses role.inTurn from then on
 	if r.tasks.Waiting() > 1 {
 		c.setCork(true)
 	}

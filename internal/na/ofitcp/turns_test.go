@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,172 +13,6 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/progress"
 )
-
-// TestTurnsOfHosts queues goroutines of three hosts. The next place goes to the host that has used the least time, however many
-// goroutines the others have, and a host that comes later gets a place before all goroutines of the others have had one.
-func TestTurnsOfHosts(t *testing.T) {
-	q := newTurns()
-	q.most = 1
-	book := hostquota.NewBook(hostquota.Limits{})
-	accounts := map[byte]*hostquota.Account{}
-	for i, host := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
-		accounts['a'+byte(i)] = book.Account(hostquota.HostOf(netip.MustParseAddr(host)))
-	}
-	q.enter(accounts['a'])
-	waiting := map[string]chan struct{}{}
-	join := func(names ...string) {
-		for _, name := range names {
-			waiting[name] = q.join(accounts[name[0]])
-		}
-	}
-	order := []string{"a0"}
-	yields := 0
-	leave := func(took time.Duration) {
-		last := order[len(order)-1]
-		q.leave(accounts[last[0]], took, func() { yields++ })
-		for name, turn := range waiting {
-			select {
-			case <-turn:
-				delete(waiting, name)
-				order = append(order, name)
-			default:
-			}
-		}
-	}
-	join("a1", "a2", "a3", "b1", "b2", "b3")
-	leave(50 * time.Microsecond)  // a0
-	leave(200 * time.Microsecond) // b1
-	leave(50 * time.Microsecond)  // a1
-	leave(time.Hour)              // a2, which counts as turnMost
-	join("c1")
-	leave(0) // b2
-	join("c2")
-	leave(time.Hour) // c1
-	for len(waiting) > 0 {
-		n := len(order)
-		if leave(0); len(order) != n+1 {
-			t.Fatalf("%d goroutines got the place of one: %v", len(order)-n, order)
-		}
-	}
-	if want := []string{"a0", "b1", "a1", "a2", "b2", "c1", "b3", "c2", "a3"}; !slices.Equal(order, want) {
-		t.Errorf("order %v, want %v", order, want)
-	}
-	if yields == 0 {
-		t.Error("the place was never handed over behind other goroutines")
-	}
-	leave(0)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.busy != 0 || len(q.waiting) != 0 || len(q.byHost) != 0 || q.full.Load() || q.crowded.Load() {
-		t.Errorf("left over: %d, %d, %d, %v, %v", q.busy, len(q.waiting), len(q.byHost), q.full.Load(), q.crowded.Load())
-	}
-}
-
-// TestTurnsOfNewHosts adds a new host in every turn. A waiting host comes before later hosts that have not used less time, a host
-// that has used time gets a place too, and byHost does not keep hosts that have left.
-func TestTurnsOfNewHosts(t *testing.T) {
-	q := newTurns()
-	q.most = 1
-	book := hostquota.NewBook(hostquota.Limits{})
-	host := func(n int) *hostquota.Account {
-		return book.Account(hostquota.HostOf(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})))
-	}
-	const waiting, turns = 10, 20_000
-	busy := host(1 << 20)
-	q.enter(busy)
-	type newcomer struct {
-		account *hostquota.Account
-		turn    chan struct{}
-	}
-	var queue []newcomer
-	come := func(n int) { queue = append(queue, newcomer{host(n), q.join(host(n))}) }
-	for n := range waiting {
-		come(n)
-	}
-	last, again, served := busy, (chan struct{})(nil), 0
-	for n := range turns {
-		if last == busy {
-			again = q.join(busy)
-		} else {
-			come(waiting + n)
-		}
-		q.leave(last, 50*time.Microsecond, func() {})
-		select {
-		case <-queue[0].turn:
-			last, queue = queue[0].account, queue[1:]
-		case <-again:
-			last = busy
-			served++
-		default:
-			t.Fatalf("after %d turns neither the new host that waits for longest nor the busy one gets the place", n)
-		}
-	}
-	if fair := turns / (waiting + 1); served < fair/4 || served > fair {
-		t.Errorf("a host that waits all the time got %d of %d places, and %d others wait", served, turns, waiting)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if n := len(q.byHost); n > turns/10 {
-		t.Errorf("%d hosts are remembered after %d turns, and %d wait", n, turns, waiting)
-	}
-}
-
-// TestLightHosts checks that a host is light exactly as long as it uses little more than its share, and that hosts without debt are
-// forgotten.
-func TestLightHosts(t *testing.T) {
-	u := newLightUse()
-	u.rate = 1
-	book := hostquota.NewBook(hostquota.Limits{})
-	a := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.2")))
-	b := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.3")))
-	remembered := func() int {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		return len(u.hosts)
-	}
-	now := time.Now()
-	if !u.add(a, 0, now, 3) || remembered() != 0 {
-		t.Error("a host that has used nothing is not light, or is remembered")
-	}
-	for range 1000 { // a tenth of the time, where an eighth is half of its share
-		now = now.Add(time.Millisecond)
-		if !u.add(a, 100*time.Microsecond, now, 3) {
-			t.Fatal("a host that uses less than its share is not light")
-		}
-	}
-	if !u.add(a, time.Hour, now, 3) {
-		t.Error("a host is not light after a long turn, which counts as turnMost")
-	}
-	n := 0
-	for u.add(b, 400*time.Microsecond, now, 3) {
-		now = now.Add(400 * time.Microsecond)
-		n++
-	}
-	if n < 4 || n > 10 {
-		t.Errorf("a host that takes all of the time is light for %d turns of %v", n, 400*time.Microsecond)
-	}
-	now = now.Add(time.Minute)
-	if !u.add(b, 0, now, 3) || remembered() > 1 {
-		t.Errorf("after a minute the host is not light, or %d hosts are remembered", remembered())
-	}
-}
-
-// TestTurnCost checks that a turn counts its time, but at most the time that its bytes need.
-func TestTurnCost(t *testing.T) {
-	var c conn
-	c.rxBytes.Store(5000)
-	c.role.read = 4000
-	now := time.Now()
-	for took, want := range map[time.Duration]time.Duration{
-		time.Microsecond: time.Microsecond,
-		time.Hour:        turnBase + 1000*turnByte,
-	} {
-		c.role.began = now.Add(-took)
-		if got := c.turnCost(now); got != want {
-			t.Errorf("a turn of %v with 1000 bytes counts %v, want %v", took, got, want)
-		}
-	}
-}
 
 // TestReadersTakeTurns floods an endpoint from two hosts while all places of readers are taken. The endpoint reads no request. When
 // the places are free again, it reads all.
@@ -192,8 +25,8 @@ func TestReadersTakeTurns(t *testing.T) {
 	b.ping(cb, 1)
 	parked := func(r *raw) bool { return e.peer(r.addr()).conn.Load().role.bg.Load() == bgParked }
 	until(t, "the readers are parked", func() bool { return parked(a) && parked(b) })
-	for range e.readers.most {
-		e.readers.enter(e.own.account)
+	for range e.readers.Most() {
+		e.readers.Turns.Enter(e.own.account)
 	}
 	for _, r := range []*raw{a, b} {
 		makeBusy(e, e.peer(r.addr()).account)
@@ -202,15 +35,13 @@ func TestReadersTakeTurns(t *testing.T) {
 	ca.write(a.rawRequest(2, []byte("hello")))
 	cb.write(b.rawRequest(2, []byte("hello")))
 	until(t, "the readers wait", func() bool {
-		e.readers.mu.Lock()
-		defer e.readers.mu.Unlock()
-		return len(e.readers.waiting) == 2
+		return e.readers.Hosts() == 2
 	})
 	if n := e.Stats().RequestsReceived; n != before {
 		t.Errorf("%d requests were read out of turn", n-before)
 	}
-	for range e.readers.most {
-		e.readers.leave(e.own.account, 0, e.yield)
+	for range e.readers.Most() {
+		e.readers.Turns.Leave(e.own.account, 0, e.yield)
 	}
 	for _, c := range []*rawConn{ca, cb} {
 		if m, data := c.message(); m.tag != 2 || string(data) != "hello" {
@@ -218,17 +49,12 @@ func TestReadersTakeTurns(t *testing.T) {
 		}
 	}
 	until(t, "the readers have left", func() bool {
-		e.readers.mu.Lock()
-		defer e.readers.mu.Unlock()
-		return e.readers.busy == 0
+		return e.readers.Busy() == 0
 	})
 }
 
 // makeBusy lets the host of an account count as one that has used much for the rest of the test.
-func makeBusy(e *Endpoint, a *hostquota.Account) {
-	for until := time.Now().Add(time.Hour); e.light.add(a, turnMost, until, 2); {
-	}
-}
+func makeBusy(e *Endpoint, a *hostquota.Account) { e.readers.Burden(a, time.Now().Add(time.Hour)) }
 
 // TestTurnAfterTask has a task take the places of all readers while the next request is there. It is not read before there is a place.
 func TestTurnAfterTask(t *testing.T) {
@@ -248,8 +74,8 @@ func TestTurnAfterTask(t *testing.T) {
 			from, tag := m.From, m.Tag
 			return taskFunc(func() {
 				if tag == 1 {
-					for range e.readers.most {
-						e.readers.enter(e.own.account)
+					for range e.readers.Most() {
+						e.readers.Turns.Enter(e.own.account)
 					}
 				}
 				answer(&na.Message{From: from, Tag: tag})
@@ -266,13 +92,11 @@ func TestTurnAfterTask(t *testing.T) {
 		t.Fatalf("answer %+v", m)
 	}
 	until(t, "the reader waits", func() bool {
-		e.readers.mu.Lock()
-		defer e.readers.mu.Unlock()
-		return len(e.readers.waiting) == 1
+		return e.readers.Hosts() == 1
 	})
 	free.Store(true)
-	for range e.readers.most {
-		e.readers.leave(e.own.account, 0, e.yield)
+	for range e.readers.Most() {
+		e.readers.Turns.Leave(e.own.account, 0, e.yield)
 	}
 	if m, _ := ca.message(); m.tag != 2 {
 		t.Fatalf("answer %+v", m)
@@ -306,12 +130,10 @@ func TestTurnsOfReplaced(t *testing.T) {
 	over.Store(true)
 	replacing.Wait()
 	until(t, "no reader has a place", func() bool {
-		e.readers.mu.Lock()
-		defer e.readers.mu.Unlock()
-		if e.readers.busy < 0 {
-			t.Fatalf("%d places are taken", e.readers.busy)
+		if e.readers.Busy() < 0 {
+			t.Fatalf("%d places are taken", e.readers.Busy())
 		}
-		return e.readers.busy == 0 && len(e.readers.waiting) == 0
+		return e.readers.Busy() == 0 && e.readers.Hosts() == 0
 	})
 }
 

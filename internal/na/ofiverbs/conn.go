@@ -66,6 +66,7 @@ type conn struct {
 	touched atomic.Uint64 // number of connections of the endpoint at the last use of this one, see touch
 
 	polls atomic.Uint64 // polls that have found completions
+	input atomic.Uint64 // bytes of the packets that have come
 
 	heard atomic.Bool // a packet of the peer, or an answer of its device, has come since the last look of the watcher
 	seen  seen        // used by the endpoint's watcher alone
@@ -662,6 +663,7 @@ func (c *conn) received(i int, wc *verbs.WC) {
 		return
 	}
 	c.touch()
+	c.input.Add(uint64(wc.Len))
 	m, err := parsePacket(c.receives.bytes(i, wc.Len))
 	if err == nil && m.conn != uint64(c.index) {
 		err = fmt.Errorf("a packet for connection %d on connection %d", m.conn, c.index)

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/progress"
 )
@@ -17,6 +18,7 @@ const (
 
 // progress polls, runs tasks and parks until the connection ends. It returns false if another goroutine has replaced the caller.
 func (c *conn) progress(gen uint32) (mine bool) {
+	var turn hostquota.ReaderTurn
 	for {
 		if !c.runTasks(gen) {
 			return false
@@ -33,7 +35,10 @@ func (c *conn) progress(gen uint32) (mine bool) {
 			}
 			continue
 		}
-		if c.pollFor() {
+		c.ep.readers.Enter(&turn, c.account, c.input.Load(), c.origin.holds.Load())
+		idle := c.pollFor()
+		c.ep.readers.Leave(&turn, c.account, c.input.Load())
+		if idle {
 			c.park()
 		}
 	}
@@ -75,7 +80,7 @@ func (c *conn) pollFor() bool {
 }
 
 // spin polls until the policy ends the spin. It returns false if it stopped before, because a driver or a task waits, or the connection has
-// ended.
+// ended. While goroutines of other connections wait for their turn, it polls once.
 //
 // +checklocks:c.polling
 func (c *conn) spin() bool {
@@ -90,10 +95,14 @@ func (c *conn) spin() bool {
 		if c.hasWork() {
 			return false
 		}
+		crowded := c.ep.readers.Crowded()
 		if c.movedSince(&moves) || found {
 			c.source.Answered()
 			s.Found()
-		} else if !s.Vain() {
+			if crowded {
+				return false
+			}
+		} else if crowded || !s.Vain() {
 			return true
 		}
 	}

@@ -29,9 +29,10 @@ type Endpoint struct {
 	// sharedShape is the shape of connections with a shared receive queue; its receives are 0 if there are none.
 	sharedShape shape
 	queues      sharedQueues
-	askTime     time.Duration // the constant of that name, except in tests
-	evicting    atomic.Bool   // a goroutine ends an idle connection, so that the next one finds room
-	made        atomic.Int64  // number of connections from newConn to release
+	readers     *hostquota.Readers // limits the goroutines of connections that poll
+	askTime     time.Duration      // the constant of that name, except in tests
+	evicting    atomic.Bool        // a goroutine ends an idle connection, so that the next one finds room
+	made        atomic.Int64       // number of connections from newConn to release
 	pd          *verbs.PD
 	byteMR      *verbs.MR // a byte that peers read to confirm their writes
 	ln          *verbs.Listener

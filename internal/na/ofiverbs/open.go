@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -152,6 +153,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		cfg: cfg, attr: attr, askTime: askTime, finished: make(chan struct{}),
 		book: peerbook.NewBook[netip.AddrPort, peer](), conns: make(map[*conn]struct{}), memory: make(map[*memory]struct{}),
 	}
+	e.readers = hostquota.NewReaders(cfg.Quota, runtime.Gosched)
 	if e.shape, err = shapeOf(&cfg, &attr); err != nil {
 		return nil, &na.Error{Kind: na.Unsupported, Op: "open", Addr: attr.Name, Err: err}
 	}
