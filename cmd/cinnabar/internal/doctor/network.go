@@ -126,16 +126,17 @@ func (x *exam) converse(ctx context.Context, host string) error {
 		return err
 	}
 	defer cli.Shut(l)
-	answered := make(chan error, 1)
+	answered := make(chan struct{})
 	go func() { // ends with the listener
+		defer close(answered)
 		c, err := l.Accept()
-		if err == nil {
-			stop := cli.Interrupt(ctx, c)
-			_, err = io.CopyN(c, c, 1)
-			stop()
-			cli.Shut(c)
+		if err != nil {
+			return
 		}
-		answered <- err
+		stop := cli.Interrupt(ctx, c)
+		_, _ = io.CopyN(c, c, 1) // the other end of the connection sees an error
+		stop()
+		cli.Shut(c)
 	}()
 	defer func() {
 		cli.Shut(l)

@@ -28,8 +28,9 @@ func (l level) rank() int {
 		return 2
 	case levelWarning:
 		return 1
+	default:
+		return 0
 	}
-	return 0
 }
 
 // finding is the result of a probe about one thing. Its texts have no characters that a terminal acts upon, and at most maxText bytes

@@ -363,21 +363,24 @@ func connectPair(ctx context.Context, dev *verbs.Device, qps [2]*verbs.QP, at ne
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	accepted := make(chan error, 1)
-	go func() { // ends with ctx
+	accepted := make(chan struct{})
+	var acceptErr error // set before accepted is closed
+	go func() {         // ends with ctx
+		defer close(accepted)
 		r, err := l.Accept(ctx)
 		if err == nil {
 			_, err = r.Accept(ctx, qps[1], verbs.ConnParam{})
 		}
-		accepted <- err
+		acceptErr = err
 	}()
 	_, err = verbs.Dial(ctx, qps[0], l.Addr(), verbs.ConnParam{})
 	if err != nil {
 		cancel()
-		<-accepted // its error follows from the first one
+		<-accepted // acceptErr follows from err
 		return errors.Join(err, l.Close())
 	}
-	return errors.Join(<-accepted, l.Close())
+	<-accepted
+	return errors.Join(acceptErr, l.Close())
 }
 
 // awaitOne waits for one completion.
