@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -162,13 +163,22 @@ func (c *Conn) register() (err error) {
 		access verbs.Access
 	}{
 		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead}, // the peer wrote it, so the peer may read it: see ask
-		{&c.recvMR, (c.cfg.Records+controls)*c.receiveLen() + discardLen, verbs.LocalWrite},
+		{&c.recvMR, wholePages((c.cfg.Records+controls)*c.receiveLen() + discardLen), verbs.LocalWrite},
 	} {
 		if *m.mr, err = c.pd.RegMR(make([]byte, m.size), m.access); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// wholePages returns the size of memory for n bytes: whole pages if it is longer than one, because [verbs.QP.GivePages] gives no part of a page
+// back.
+func wholePages(n int) int {
+	if page := os.Getpagesize(); n > page {
+		return (n + page - 1) / page * page
+	}
+	return n
 }
 
 // discardLen is the size of the memory of Discard, which lies behind the buffers of receives.
@@ -224,7 +234,7 @@ func (c *Conn) prepare(peer hello) (err error) {
 	records, inline := min(int(peer.records), c.cfg.Records), min(int(peer.inline), c.cfg.Inline)
 	c.remote = peer.ring
 	c.slotLen = headerLen + inline
-	if c.sendMR, err = c.pd.RegMR(make([]byte, controls*headerLen+records*c.slotLen), 0); err != nil {
+	if c.sendMR, err = c.pd.RegMR(make([]byte, wholePages(controls*headerLen+records*c.slotLen)), 0); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -49,7 +49,8 @@
 // when no record has come or gone for half a second and the program has released all records. The regions and the peer's window
 // stay as they are, and the next records take memory again. Devices that pin memory, and all devices on systems other than Linux, keep the pages
 // ([verbs.QP.GivePages]). The limit Config.MaxMemory counts the memory in any case, because the peer may use it at any time. Send
-// frees the memory for its copies of long records after half a second without a long record, too.
+// frees the memory for its copies of long records after half a second without a long record, too. With the pages the connection frees the
+// memory by which traffic has made its queues grow, also those of the software device.
 //
 // # Concurrency
 //

@@ -47,6 +47,7 @@ func (c *Conn) giveMemory() {
 	}
 	q.armed, q.used = false, 0
 	c.qp.GivePages(q.written, q.taken, c.ringMR, c.recvMR, c.sendMR)
+	c.tx.spare, c.rx.queue, c.rx.first = nil, nil, 0 // emptyLocked has found no record in queue
 }
 
 // emptyLocked reports whether no record or message lies in the regions.

@@ -273,6 +273,15 @@ func (q *cq) Resize(depth int) error {
 	return nil
 }
 
+// shrink frees all entries but the first ones, if no completion waits.
+func (q *cq) shrink() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := min(q.depth, firstEntries); q.count == 0 && len(q.ring) > n {
+		q.ring, q.head = make([]cqe, n), 0
+	}
+}
+
 func (q *cq) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

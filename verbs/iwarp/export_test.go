@@ -106,6 +106,14 @@ func Scratch(dev *verbs.Device) (size, most int) {
 	return cap(c.tx.scratch), scratchBytes
 }
 
+// Entries returns the numbers of entries of the send queue and of its completion queue that the connection of dev has memory for.
+func Entries(dev *verbs.Device) (send, completion int) {
+	q := dev.Driver().(*device).connections()[0].qp
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.sq.ring), ringLen(q.sendCQ)
+}
+
 // SetMULPDU makes the connection of dev believe that TCP's segments were of another size when it last looked.
 func SetMULPDU(dev *verbs.Device, n int) {
 	c := dev.Driver().(*device).connections()[0]

@@ -73,6 +73,14 @@ func (q *sendQueue) grow(n int) {
 	}
 }
 
+// shrink frees all entries but the first ones. No entry may be in use.
+func (q *sendQueue) shrink() {
+	if n := min(q.depth, firstEntries); len(q.ring) > n {
+		q.ring = nil
+		q.grow(n)
+	}
+}
+
 // free returns the free entry at head, and grows the ring if there is none. Fewer than depth entries must be in use.
 func (q *sendQueue) free() *sendWQE {
 	if q.head-q.tail == uint64(len(q.ring)) {

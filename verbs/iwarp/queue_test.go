@@ -8,7 +8,7 @@ import (
 )
 
 // TestSendQueueGrows posts and completes requests at random. Entries must keep their address and their content while the ring grows, and the
-// ring must not grow beyond the depth.
+// ring must not grow beyond the depth. A queue without posted requests shrinks to its first entries.
 func TestSendQueueGrows(t *testing.T) {
 	const depth = 37
 	r := rand.New(rand.NewPCG(1, 2))
@@ -35,6 +35,8 @@ func TestSendQueueGrows(t *testing.T) {
 			}
 			q.tail++
 			posted = posted[1:]
+		} else if q.shrink(); len(q.ring) > firstEntries {
+			t.Fatalf("an empty queue has memory for %d entries after shrink", len(q.ring))
 		}
 	}
 	for len(posted) < depth {
@@ -52,8 +54,14 @@ func overrun(q *cq) bool {
 	return q.overrun
 }
 
+func ringLen(q *cq) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ring)
+}
+
 // TestCompletionQueueGrows adds and takes completions at random. They must keep their order while the ring grows up to the depth. One more
-// completion is lost and reported as an overrun.
+// completion is lost and reported as an overrun. An empty queue shrinks to its first entries, and no other queue shrinks.
 func TestCompletionQueueGrows(t *testing.T) {
 	const depth = 29
 	r := rand.New(rand.NewPCG(3, 4))
@@ -79,6 +87,10 @@ func TestCompletionQueueGrows(t *testing.T) {
 				t.Fatalf("completion %d, want %d", c.ID, taken)
 			}
 			taken++
+		}
+		before := ringLen(q)
+		if q.shrink(); added > taken && ringLen(q) != before || added == taken && ringLen(q) > firstEntries {
+			t.Fatalf("shrink has left %d of %d entries, and %d are in use", ringLen(q), before, added-taken)
 		}
 	}
 	for added-taken < depth {
