@@ -87,6 +87,8 @@ var layers = map[string]row{
 	"margo/internal/conf": {},
 	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
 	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/tlstest":    {},
+	"internal/tlsio":      {code: []string{"internal/hostmem", "internal/invariants", "internal/sockio"}, test: []string{"internal/tlstest"}},
 	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest"}},
 
 	"internal/na/autosm": {code: []string{"internal/na", "internal/na/sm", "internal/hostquota", "internal/progress", "internal/rundown"}, test: []string{"internal/na/ofitcp"}},

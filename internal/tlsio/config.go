@@ -1,0 +1,43 @@
+package tlsio
+
+import (
+	"crypto/tls"
+	"errors"
+)
+
+// protocol is the name by which two ends without Config.NextProtos agree on the protocol inside TLS (ALPN, RFC 7301), so that a connection
+// cannot be passed on to a server of another protocol that has the same certificate.
+const protocol = "cinnabar-tcp"
+
+// Prepare returns a copy of cfg for [Client] and [Server]. It enforces TLS 1.3, also for the result of cfg.GetConfigForClient, and turns off
+// the resumption of sessions. It returns an error if cfg excludes TLS 1.3.
+func Prepare(cfg *tls.Config) (*tls.Config, error) {
+	if cfg == nil {
+		return nil, errors.New("no TLS configuration is given")
+	}
+	if cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
+		return nil, errors.New("the TLS configuration has a MaxVersion below TLS 1.3, and no earlier version is supported")
+	}
+	c := cfg.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.SessionTicketsDisabled, c.ClientSessionCache = true, nil
+	c.DynamicRecordSizingDisabled = true // because the first messages of a connection would become several records each
+	if len(c.NextProtos) == 0 {
+		c.NextProtos = []string{protocol}
+	}
+	if choose := cfg.GetConfigForClient; choose != nil {
+		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(hello)
+			if chosen == nil || err != nil {
+				return nil, err
+			}
+			return Prepare(chosen)
+		}
+	}
+	return c, nil
+}
+
+// CanServe reports whether cfg has a certificate for servers, or a function that returns one.
+func CanServe(cfg *tls.Config) bool {
+	return len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil
+}

@@ -1,0 +1,205 @@
+package tlsio
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/invariants"
+	"cinnabar/internal/sockio"
+)
+
+// Socket is a stream socket that never blocks. [sockio.Conn] implements it, and documents its methods.
+type Socket interface {
+	TryReadv(bufs [][]byte) (int, error)
+	TryWritev(bufs [][]byte) (int, error)
+}
+
+// Conn is a TLS connection, in its handshake or after it; see the package documentation.
+type Conn struct {
+	tls  *tls.Conn
+	mem  memory
+	sock Socket // set by Attach
+	id   Identity
+
+	drained  atomic.Bool // crypto/tls has no plaintext, and the memory no ciphertext that it can use; the reader changes it
+	vec      [1][]byte   // the reader's
+	accepted int         // the writer's: plaintext bytes that are encrypted, of a call that has not returned their number
+}
+
+// ErrCut is the error of a stream that ends without the peer's close_notify (RFC 8446, section 6.1), so it may be incomplete.
+var ErrCut = errors.New("the connection was cut: the peer's end of the TLS stream has not come, as after the end of its process")
+
+// Attach ends the first phase. s has the stream of the net.Conn of the handshake, and nothing but the Conn may use its TryReadv and
+// TryWritev from now on.
+func (c *Conn) Attach(s Socket) {
+	c.sock = s
+	c.mem.rest()
+	c.mem.begin, c.mem.under = nil, nil
+}
+
+// Buffered reports whether TryReadv may have bytes although the socket has none.
+func (c *Conn) Buffered() bool { return !c.drained.Load() }
+
+// TryReadv is [sockio.Conn.TryReadv] for the plaintext. Its error is [io.EOF] after the peer's close_notify, and ErrCut after an end of the
+// stream without one. Bytes that are no TLS records of this connection end it.
+func (c *Conn) TryReadv(bufs [][]byte) (int, error) {
+	for {
+		if !c.drained.Load() {
+			n, err := c.decrypt(bufs)
+			_ = c.mem.flush(c.sock) // answers of crypto/tls to key updates, and alerts; the writer meets an error, too
+			if n > 0 {
+				return n, nil
+			}
+			if err != nil {
+				return 0, c.ended(err)
+			}
+			if !c.drained.Load() {
+				return 0, nil // all buffers are empty
+			}
+		}
+		if err := c.fetch(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// fetch moves ciphertext from the socket to memory.
+func (c *Conn) fetch() error {
+	m := &c.mem
+	if m.eof != nil {
+		return c.ended(m.eof)
+	}
+	if m.in == nil {
+		m.in, _ = inbounds.Get().(*inbound)
+		m.r, m.w = 0, 0
+	}
+	c.vec[0] = m.in[m.w:]
+	n, err := c.sock.TryReadv(c.vec[:])
+	m.w += n
+	switch {
+	case errors.Is(err, io.EOF):
+		m.eof = io.EOF // crypto/tls decides whether the stream may end here
+	case err != nil:
+		m.drop()
+		return err
+	}
+	m.drop()
+	c.drained.Store(false)
+	return nil
+}
+
+// decrypt fills bufs with plaintext, as far as there is ciphertext in memory.
+func (c *Conn) decrypt(bufs [][]byte) (n int, err error) {
+	for _, b := range bufs {
+		for len(b) > 0 {
+			k, err := c.readRecord(b)
+			n += k
+			b = b[k:]
+			if _, ok := errors.AsType[emptyError](err); ok {
+				c.drained.Store(true)
+				return n, nil
+			}
+			if err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// records are buffers of the plaintext of one record.
+var records = sync.Pool{New: func() any { return new([recordBytes]byte) }}
+
+// readRecord reads plaintext of one record into b. With the race detector it does so by hostmem.CopyExposed, because b may be memory
+// that is exposed to the peer.
+func (c *Conn) readRecord(b []byte) (int, error) {
+	if !invariants.Race {
+		return c.tls.Read(b)
+	}
+	r, _ := records.Get().(*[recordBytes]byte)
+	defer records.Put(r)
+	n, err := c.tls.Read(r[:min(len(b), recordBytes)])
+	hostmem.CopyExposed(b, r[:n])
+	return n, err
+}
+
+// ended returns the error of a stream that has ended with err.
+func (c *Conn) ended(err error) error {
+	switch {
+	case errors.Is(err, io.EOF) && !c.mem.met:
+		return io.EOF // a close_notify
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return ErrCut
+	}
+	if text, ok := remoteAlert(err); ok {
+		return fmt.Errorf("the peer ended the TLS connection: %s", text)
+	}
+	return fmt.Errorf("the bytes that came are no TLS records of this connection, so plaintext was mixed in or the bytes were changed: %w", err)
+}
+
+// TryWritev is [sockio.Conn.TryWritev] for plaintext. It returns the number of bytes after the socket has taken all of their ciphertext.
+// Until then it returns [sockio.ErrWouldBlock], and the next call must have the same bytes at the begin of bufs.
+func (c *Conn) TryWritev(bufs [][]byte) (int, error) {
+	if c.accepted == 0 {
+		if err := c.mem.flush(c.sock); err != nil {
+			return 0, err
+		}
+		n, err := c.encrypt(bufs)
+		if err != nil {
+			return 0, fmt.Errorf("TLS: %w", err)
+		}
+		c.accepted = n
+	}
+	if err := c.mem.flush(c.sock); err != nil {
+		return 0, err
+	}
+	n := c.accepted
+	c.accepted = 0
+	return n, nil
+}
+
+// encrypt encrypts up to pieceBytes bytes of bufs, in as few records as possible, and returns their number. It copies them first, because
+// they may be memory of a file that has become shorter, or that the program changes.
+func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {
+	total := 0
+	for _, b := range bufs {
+		total += len(b)
+	}
+	c.mem.room(min(total, pieceBytes))
+	r, _ := records.Get().(*[recordBytes]byte)
+	fill := 0
+	for _, b := range bufs {
+		for len(b) > 0 && n+fill < pieceBytes {
+			k := min(len(b), recordBytes-fill)
+			hostmem.CopyExposed(r[fill:fill+k], b[:k])
+			b = b[k:]
+			if fill += k; fill == recordBytes {
+				if _, err := c.tls.Write(r[:]); err != nil {
+					return n, err
+				}
+				n, fill = n+fill, 0
+			}
+		}
+	}
+	if fill > 0 {
+		if _, err := c.tls.Write(r[:fill]); err != nil {
+			return n, err
+		}
+	}
+	records.Put(r)
+	return n + fill, nil
+}
+
+// CloseWrite sends a close_notify, as far as the socket takes it. The writer has written its last byte.
+func (c *Conn) CloseWrite() {
+	if c.tls.CloseWrite() == nil {
+		_ = c.mem.flush(c.sock) // a peer that does not read gets no end of the stream
+	}
+}
+
+var _ Socket = (*sockio.Conn)(nil)

@@ -1,0 +1,96 @@
+package tlsio
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/asn1"
+)
+
+// Identity is the certificate of the peer of a connection. The zero Identity is that of a peer without a certificate.
+type Identity struct {
+	cert     *x509.Certificate
+	between  []*x509.Certificate // that the peer has sent with it
+	verified bool
+}
+
+// identify sets the identity after the handshake.
+func (c *Conn) identify() {
+	s := c.tls.ConnectionState()
+	if len(s.PeerCertificates) > 0 {
+		c.id = Identity{cert: s.PeerCertificates[0], between: s.PeerCertificates[1:], verified: len(s.VerifiedChains) > 0}
+	}
+}
+
+// Identity returns the identity of the peer.
+func (c *Conn) Identity() Identity { return c.id }
+
+// Subject returns the subject of the peer's certificate, as "CN=name,O=organization", or an empty string if the peer has none that was
+// verified against the roots of the configuration.
+func (id Identity) Subject() string {
+	if !id.verified {
+		return ""
+	}
+	return id.cert.Subject.String()
+}
+
+// Names returns the subject alternative names of the peer's certificate: host names, e-mail addresses, IP addresses and URIs, in this order. It returns
+// none if the peer has no certificate that was verified.
+func (id Identity) Names() []string {
+	if !id.verified {
+		return nil
+	}
+	names := append([]string(nil), id.cert.DNSNames...)
+	names = append(names, id.cert.EmailAddresses...)
+	for _, ip := range id.cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, u := range id.cert.URIs {
+		names = append(names, u.String())
+	}
+	return names
+}
+
+// oidNames is the identifier of the extension with the subject alternative names (RFC 5280, section 4.2.1.6).
+var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// Same reports whether both certificates have the same subject and the same subject alternative names, or both peers have none.
+func (id Identity) Same(other Identity) bool {
+	if id.cert == nil || other.cert == nil {
+		return id.cert == other.cert
+	}
+	return bytes.Equal(id.cert.RawSubject, other.cert.RawSubject) && bytes.Equal(id.names(), other.names())
+}
+
+// names returns the subject alternative names as the certificate has them.
+func (id Identity) names() []byte {
+	for _, e := range id.cert.Extensions {
+		if e.Id.Equal(oidNames) {
+			return e.Value
+		}
+	}
+	return nil
+}
+
+// MayServe reports whether a client with configuration cfg accepts the certificate as that of a server. name is the host name or address
+// of the server if cfg has no ServerName. A configuration that replaces the check by one of its own accepts no certificate here.
+func (id Identity) MayServe(cfg *tls.Config, name string) bool {
+	if cfg.InsecureSkipVerify {
+		return cfg.VerifyPeerCertificate == nil && cfg.VerifyConnection == nil
+	}
+	if id.cert == nil || cfg.VerifyPeerCertificate != nil || cfg.VerifyConnection != nil {
+		return false
+	}
+	if cfg.ServerName != "" {
+		name = cfg.ServerName
+	}
+	opts := x509.VerifyOptions{Roots: cfg.RootCAs, DNSName: name, Intermediates: x509.NewCertPool()}
+	if cfg.Time != nil {
+		opts.CurrentTime = cfg.Time()
+	}
+	for _, c := range id.between {
+		opts.Intermediates.AddCert(c)
+	}
+	_, err := id.cert.Verify(opts)
+	return err == nil
+}

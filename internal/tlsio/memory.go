@@ -1,0 +1,212 @@
+package tlsio
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/invariants"
+)
+
+// Sizes in bytes.
+const (
+	inBytes     = 64 << 10 // ciphertext that one call of TryReadv takes from the socket
+	recordBytes = 16 << 10 // plaintext of one record (RFC 8446, section 5.1)
+	pieceBytes  = 128 << 10
+	// outBytes is the limit of ciphertext that waits for the socket: a piece with the headers and tags of its records, and 32 KiB for
+	// key updates and alerts, which crypto/tls writes while it reads.
+	outBytes = pieceBytes + pieceBytes/recordBytes*64 + 32<<10
+)
+
+// inbound is memory for ciphertext. A Conn has one only while there is something in it.
+type inbound [inBytes]byte
+
+var inbounds = sync.Pool{New: func() any { return new(inbound) }}
+
+// outbound is memory for the ciphertext of one piece.
+type outbound [outBytes]byte
+
+var outbounds = sync.Pool{New: func() any { return new(outbound) }}
+
+// emptyError is the error of a read from memory that is empty. crypto/tls forgets it, because it is temporary.
+type emptyError struct{}
+
+func (emptyError) Error() string   { return "no ciphertext has come" }
+func (emptyError) Timeout() bool   { return true }
+func (emptyError) Temporary() bool { return true }
+
+// memory is the net.Conn below crypto/tls. In the handshake it passes reads and writes on to a net.Conn; afterwards it reads what fetch
+// has put in, and keeps what flush is to send. Only one goroutine at a time reads; writes may come from the reader and the writer.
+type memory struct {
+	under  net.Conn // in the handshake
+	local  net.Addr // of the connection
+	remote net.Addr
+	begin  func() (end func()) // in the handshake: called before and after work of the processor; may be nil
+	end    func()              // result of begin; nil while the goroutine waits for the network
+	heard  bool                // in the handshake: bytes have come
+
+	in   *inbound // nil while there is nothing in it
+	r, w int      // unread bytes in it
+	eof  error    // the end of the socket's stream, after the bytes in it
+	met  bool     // crypto/tls has been given eof
+
+	pending atomic.Bool // out holds ciphertext
+
+	mu invariants.Mutex
+	// out holds ciphertext from sent on.
+	// +checklocks:mu
+	out []byte
+	// +checklocks:mu
+	sent int
+	// large is the memory of out while a piece is in it.
+	// +checklocks:mu
+	large *outbound
+}
+
+// Read implements [net.Conn].
+func (m *memory) Read(p []byte) (int, error) {
+	switch {
+	case m.r < m.w:
+		n := copy(p, m.in[m.r:m.w])
+		m.r += n
+		m.drop()
+		return n, nil
+	case m.under != nil:
+		return m.readUnder(p)
+	case m.eof != nil:
+		m.met = true
+		return 0, m.eof
+	}
+	return 0, emptyError{}
+}
+
+// readUnder waits for bytes of the handshake.
+func (m *memory) readUnder(p []byte) (int, error) {
+	m.rest()
+	n, err := m.under.Read(p)
+	m.heard = m.heard || n > 0
+	m.work()
+	return n, err
+}
+
+// work is called when the handshake needs the processor, and rest when it does not.
+func (m *memory) work() {
+	if m.begin != nil && m.end == nil {
+		m.end = m.begin()
+	}
+}
+
+func (m *memory) rest() {
+	if m.end != nil {
+		m.end()
+		m.end = nil
+	}
+}
+
+// peek waits for the first byte of the peer, without taking it.
+func (m *memory) peek() (byte, error) {
+	if m.in == nil {
+		m.in, _ = inbounds.Get().(*inbound)
+		m.r, m.w = 0, 0
+	}
+	for m.w == 0 {
+		n, err := m.readUnder(m.in[:])
+		m.w = n
+		if err != nil && n == 0 {
+			m.drop()
+			return 0, err
+		}
+	}
+	return m.in[0], nil
+}
+
+// drop gives the memory for ciphertext back if there is nothing in it.
+func (m *memory) drop() {
+	if m.in != nil && m.r == m.w {
+		inbounds.Put(m.in)
+		m.in, m.r, m.w = nil, 0, 0
+	}
+}
+
+// Write implements [net.Conn].
+func (m *memory) Write(p []byte) (int, error) {
+	if m.under != nil {
+		return m.under.Write(p)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.out) - m.sent + len(p); n > outBytes {
+		return 0, fmt.Errorf("%d bytes of ciphertext wait for a peer that does not read; the limit is %d", n, outBytes)
+	}
+	if m.sent > 0 && len(m.out)+len(p) > cap(m.out) {
+		m.out = m.out[:copy(m.out, m.out[m.sent:])]
+		m.sent = 0
+	}
+	m.out = append(m.out, p...)
+	m.pending.Store(true)
+	return len(p), nil
+}
+
+// keepBytes is the room in bytes that an empty out keeps. More is given back, because most connections are idle.
+const keepBytes = 4 << 10
+
+// flush writes ciphertext to the socket until there is none, or until it returns the socket's error.
+func (m *memory) flush(s Socket) error {
+	if !m.pending.Load() {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.sent < len(m.out) {
+		n, err := s.TryWritev([][]byte{m.out[m.sent:]})
+		if err != nil {
+			return err
+		}
+		m.sent += n
+	}
+	m.pending.Store(false)
+	m.out, m.sent = m.out[:0], 0
+	if m.large != nil {
+		outbounds.Put(m.large)
+		m.large, m.out = nil, nil
+	}
+	return nil
+}
+
+// smallBytes is the plaintext in bytes up to which a connection keeps its memory for ciphertext. More is shared by all connections, because
+// most of them are idle.
+const smallBytes = 4 << 10
+
+// room makes room for the ciphertext of n bytes. Nothing may wait for the socket.
+func (m *memory) room(n int) {
+	if n <= smallBytes {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.large == nil && len(m.out) == 0 {
+		m.large, _ = outbounds.Get().(*outbound)
+		m.out = m.large[:0]
+	}
+}
+
+// Close implements [net.Conn]. The socket has another owner.
+func (m *memory) Close() error {
+	if m.under != nil {
+		return m.under.Close()
+	}
+	return nil
+}
+
+// LocalAddr implements [net.Conn].
+func (m *memory) LocalAddr() net.Addr { return m.local }
+
+// RemoteAddr implements [net.Conn].
+func (m *memory) RemoteAddr() net.Addr { return m.remote }
+
+// SetDeadline and its kin implement [net.Conn]. The owner of the connection below sets the deadlines of a handshake.
+func (*memory) SetDeadline(time.Time) error      { return nil }
+func (*memory) SetReadDeadline(time.Time) error  { return nil }
+func (*memory) SetWriteDeadline(time.Time) error { return nil }
