@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"cmp"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -115,6 +116,13 @@ type Config struct {
 	//
 	// It is off by default because na+sm opens the memory of the process to the other processes of its user: see SECURITY.md.
 	AutoSM bool
+	// TLS is the configuration of an engine on ofi+tcps, which cannot be opened without one. Its connections are inside TLS 1.3. It must be nil
+	// on ofi+tcp and ofi+verbs, which have no encryption. [Listen] needs a certificate for servers in it. A server whose ClientAuth is
+	// tls.RequireAndVerifyClientCert accepts only peers with a certificate of its ClientCAs. A dialed server must prove TLS.ServerName or,
+	// if that is empty, the host name or IP address by which it was looked up. Earlier versions of TLS and the resumption of sessions are
+	// turned off. An engine of [Open] without a certificate for servers is Firewalled. The program must not change TLS afterwards; its functions,
+	// such as GetCertificate, may return new certificates for new connections.
+	TLS *tls.Config `json:"-"`
 	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
 	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Interface and Advertise
 	// must be empty.
@@ -282,7 +290,7 @@ func (cfg *Config) tcp() ofitcp.Config {
 		Logger: cfg.layer("na"), Progress: cfg.waits, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
-		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,
+		LateAccess: cfg.LateAccess, TLS: cfg.TLS, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 
@@ -291,6 +299,8 @@ func (cfg *Config) checkDevice(addr string) error {
 	switch {
 	case cfg == nil || cfg.Device == nil:
 		return argumentError("open engine", "", addr, "Config.Device is nil; open an RDMA device with package verbs/auto")
+	case cfg.TLS != nil:
+		return argumentError("open engine", "", addr, "TLS is set, and ofi+verbs has no encryption; use ofi+tcps")
 	case cfg.Interface != "":
 		return argumentError("open engine", "", addr, "Interface is %q; over ofi+verbs the address names the interface or the device, as in ofi+verbs://ib0", cfg.Interface)
 	case cfg.Advertise != "":

@@ -71,12 +71,13 @@ type Engine struct {
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://eth0                the address of this interface
 //	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise chooses the one for peers
+//	ofi+tcps://192.168.1.7:1234   as ofi+tcp, inside TLS (Config.TLS); the other forms of ofi+tcp have theirs of ofi+tcps
 //	ofi+verbs://192.168.1.7:1234  this address, of the RDMA device in Config.Device, and this port
 //	ofi+verbs://                  the first address of that device and a port that is free
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
-// "tcp" stands for "ofi+tcp", "verbs" and "ofi+verbs;ofi_rxm" for "ofi+verbs", and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
+// "tcp" stands for "ofi+tcp", "tcps" for "ofi+tcps", "verbs" and "ofi+verbs;ofi_rxm" for "ofi+verbs", and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
 // one of that network or interface instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
 // is the zero Config.
 //
@@ -101,7 +102,7 @@ func Open(ctx context.Context, protocol string, cfg *Config) (*Engine, error) {
 func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, error) {
 	scheme, _, _ := strings.Cut(addr, ":")
 	switch scheme {
-	case "ofi+tcp", "tcp":
+	case "ofi+tcp", "tcp", "ofi+tcps", "tcps":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
 			t.Address, t.Listen, t.Handler = ofitcp.OnInterface(addr, c.Interface), listen, h
@@ -160,7 +161,7 @@ func (cfg *Config) besideSharedMemory(ctx context.Context, addr string, listen b
 
 // unknownProtocol is the error of an operation on an address of a protocol that has no transport.
 func unknownProtocol(op, addr, scheme string) error {
-	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp, ofi+verbs or na+sm", scheme)}
+	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp, ofi+tcps, ofi+verbs or na+sm", scheme)}
 }
 
 // newEngine makes an engine on the endpoint that connect opens.

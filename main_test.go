@@ -3,8 +3,11 @@ package cinnabar
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 const (
 	networkEnv   = "CINNABAR_TEST_NETWORK"
 	autoSMPrefix = "auto_sm "
+	tlsEnv       = "CINNABAR_TEST_TLS" // the directory with the certificate of engines on ofi+tcps
 )
 
 // network is what engines are opened on in tests that are not about a network.
@@ -88,6 +92,11 @@ func withDevice(t testing.TB, cfg *Config) *Config {
 // withDeviceFor returns cfg with a device in software of its own, if an engine at addr needs a device. The test closes it after the engine.
 func withDeviceFor(t testing.TB, addr string, cfg *Config) *Config {
 	t.Helper()
+	if strings.HasPrefix(addr, "ofi+tcps") {
+		c, err := withTLS(cfg)
+		must(t, err)
+		return c
+	}
 	if !needsDevice(addr) {
 		return cfg
 	}
@@ -100,6 +109,27 @@ func withDeviceFor(t testing.TB, addr string, cfg *Config) *Config {
 	t.Cleanup(func() { must(t, dev.Close()) })
 	c.Device = dev
 	return &c
+}
+
+// withTLS returns cfg with the certificate in the directory that tlsEnv names.
+func withTLS(cfg *Config) (*Config, error) {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	dir := os.Getenv(tlsEnv)
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err != nil {
+		return nil, err
+	}
+	roots, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(roots)
+	c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	return &c, nil
 }
 
 // calling makes an engine for calls.
@@ -237,6 +267,12 @@ func openTo(addr string) (*Endpoint, error) {
 			return nil, err
 		}
 		cfg = &Config{Device: dev}
+	}
+	if strings.HasPrefix(network, "ofi+tcps") {
+		var err error
+		if cfg, err = withTLS(cfg); err != nil {
+			return nil, err
+		}
 	}
 	e, err := Open(context.Background(), network, cfg)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/na/sm"
 	"cinnabar/internal/testproc"
+	"cinnabar/internal/tlstest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/auto"
 )
@@ -43,7 +44,7 @@ func TestOverSharedMemory(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled"}, aboutTCP, notByTheKernel)
+	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled"}, aboutTCP, notByTheKernel)
 	checkTests(t, leave)
 	if err := sm.Attach(); err != nil {
 		t.Logf("peers move memory for each other, which allocates: %v", err)
@@ -62,7 +63,7 @@ func TestOverSharedMemory(t *testing.T) {
 // notOverAutoSM are the tests that TestOverAutoSM leaves out beside those about TCP, because they compare the text of addresses, of which a
 // caller in shared memory has another one than its engine, or expect that each connection has a reader of its own.
 var notOverAutoSM = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled",
 	"TestMonitorMemory", "TestWhoCalls", "TestThalliumDeferred", "TestOpenRefused", "TestTransferringHandlerIsQuick",
 }
 
@@ -94,7 +95,7 @@ func TestOverAutoSM(t *testing.T) {
 // notOverVerbs are the tests that TestOverVerbs leaves out beside those about TCP: they count allocations, or start engines in a way that
 // gives them no device. Files with build constraints add theirs.
 var notOverVerbs = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
 	"TestRecycleWaits", "TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused",
 }
 
@@ -115,6 +116,57 @@ func TestOverVerbs(t *testing.T) {
 	if p.ExitCode() != 0 {
 		t.Fatal("a test fails over ofi+verbs")
 	}
+}
+
+// notOverTLS are the tests that TestOverTLS leaves out beside those about TCP: they are about another network, count allocations, of which
+// crypto/tls makes some for each record, or start engines in a way that gives them no certificate.
+var notOverTLS = []string{
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused", "TestCallAllocs", "TestProviderCallAllocs",
+}
+
+// commonOverTLS matches the tests that TestOverTLS runs by default: calls, bulk memory, and peers that end.
+const commonOverTLS = "^Test(Call|Cancel|Peer|Respond|Nested|Bulk|Transfer|Shutdown|Overflow|Provider|Pending|Late)"
+
+// TestOverTLS runs the other tests of this package once more, with ofi+tcps as the network: those of commonOverTLS or, with CINNABAR_LARGE=1, all.
+func TestOverTLS(t *testing.T) {
+	if os.Getenv(networkEnv) != "" {
+		t.Skipf("%s names the network of all tests", networkEnv)
+	}
+	leave := slices.Concat(notOverTLS, aboutTCP)
+	checkTests(t, leave)
+	run := commonOverTLS
+	if os.Getenv("CINNABAR_LARGE") != "" {
+		run = "^Test"
+	}
+	ca, dir := tlstest.NewCA(t), t.TempDir()
+	ca.Write(t, dir, ca.Local(t).Certificates[0])
+	p := testproc.Run(t, testproc.Command{
+		Args:  []string{"-test.run=" + run, "-test.skip=^(TestSharedMemory.*|" + strings.Join(leave, "|") + ")$", "-test.timeout=5m"},
+		Env:   []string{networkEnv + "=ofi+tcps://127.0.0.1", tlsEnv + "=" + dir},
+		Limit: 6 * time.Minute, // more than that of the process itself
+	})
+	if p.ExitCode() != 0 {
+		t.Fatal("a test fails over ofi+tcps")
+	}
+}
+
+// TestTLSSettings checks the settings of engines with and without TLS.
+func TestTLSSettings(t *testing.T) {
+	cfg := &Config{TLS: tlstest.NewCA(t).Local(t)}
+	for addr, c := range map[string]*Config{"ofi+tcp://127.0.0.1": cfg, "ofi+tcps://127.0.0.1": nil, "ofi+verbs://127.0.0.1": {TLS: cfg.TLS, Device: (*auto.Device)(nil)}} {
+		_, err := Listen(t.Context(), addr, c)
+		wantCode(t, err, codes.InvalidArg, "TLS")
+	}
+	server, err := Listen(t.Context(), "tcps://127.0.0.1", cfg)
+	opened(t, server, err)
+	must(t, add.Handle(server, handleAdd))
+	if !strings.HasPrefix(server.Addr(), "ofi+tcps://127.0.0.1:") {
+		t.Errorf("the address is %s", server.Addr())
+	}
+	client, err := Open(t.Context(), "ofi+tcps://127.0.0.1", cfg)
+	opened(t, client, err)
+	callAdd(t, find(t, client, strings.Replace(server.Addr(), "ofi+", "", 1)))
 }
 
 // TestVerbsSettings checks the settings that an engine on ofi+verbs needs, and those that it refuses.

@@ -89,7 +89,7 @@ var layers = map[string]row{
 	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
 	"internal/tlstest":    {},
 	"internal/tlsio":      {code: []string{"internal/hostmem", "internal/invariants", "internal/sockio"}, test: []string{"internal/tlstest"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest"}},
+	"internal/na/ofitcp":  {code: []string{"internal/tlsio", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest", "internal/tlstest"}},
 
 	"internal/na/autosm": {code: []string{"internal/na", "internal/na/sm", "internal/hostquota", "internal/progress", "internal/rundown"}, test: []string{"internal/na/ofitcp"}},
 
@@ -171,7 +171,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/codecplan", "internal/envelope", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/autosm", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "native", "verbs", "verbs/auto", "internal/logtest"},
+		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "internal/tlstest", "margo", "native", "verbs", "verbs/auto", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
 	},

@@ -38,16 +38,16 @@ type Peer interface {
 
 // Names are the parts of an endpoint that its [Named] addresses use. They are constant.
 type Names struct {
-	Scheme      string                    // begin of address strings, such as "ofi+tcp://"
-	Resolver    *net.Resolver             // resolves the names
-	Self        netip.Addr                // the endpoint's address, which determines the family of its peers' addresses
-	DialTimeout time.Duration             // the most time for the resolver's answer, and for an attempt to connect
-	DialRetry   time.Duration             // time for which Resolve tries a host again that refuses connections
-	Local       *hostquota.Account        // account of the zero Host, for names that were not resolved yet
-	Ended       <-chan struct{}           // closed when the endpoint begins to close
-	Spawn       func(func()) bool         // starts a goroutine of the endpoint, or reports false because that is closed
-	Peer        func(netip.AddrPort) Peer // returns the one peer of an address
-	Refused     func(error) bool          // reports whether an error of Join says that the host refuses the connection
+	Scheme      string                                   // begin of address strings, such as "ofi+tcp://"
+	Resolver    *net.Resolver                            // resolves the names
+	Self        netip.Addr                               // the endpoint's address, which determines the family of its peers' addresses
+	DialTimeout time.Duration                            // the most time for the resolver's answer, and for an attempt to connect
+	DialRetry   time.Duration                            // time for which Resolve tries a host again that refuses connections
+	Local       *hostquota.Account                       // account of the zero Host, for names that were not resolved yet
+	Ended       <-chan struct{}                          // closed when the endpoint begins to close
+	Spawn       func(func()) bool                        // starts a goroutine of the endpoint, or reports false because that is closed
+	Peer        func(host string, a netip.AddrPort) Peer // returns the one peer of an address that the host with that name has
+	Refused     func(error) bool                         // reports whether an error of Join says that the host refuses the connection
 }
 
 // Named is the address of a peer with the name of its host. It implements [na.Named]. Operations use the peer of one of the host's
@@ -184,7 +184,7 @@ func (n *Named) try(ctx context.Context) (Peer, *unreached) {
 	var u unreached
 	var causes []string
 	for i, ip := range tried {
-		p := n.names.Peer(netip.AddrPortFrom(ip, n.port))
+		p := n.names.Peer(n.host, netip.AddrPortFrom(ip, n.port))
 		err := n.attempt(ctx, p, len(tried)-i)
 		if err == nil {
 			return p, nil

@@ -9,26 +9,53 @@ import (
 	"cinnabar/internal/na/ofiaddr"
 )
 
-// scheme is how addresses of this network begin.
-const scheme = "ofi+tcp://"
+// Schemes of addresses: of the plain protocol, and of the same inside TLS.
+const (
+	scheme       = "ofi+tcp://"
+	secureScheme = "ofi+tcps://"
+)
 
-// formatAddr is the canonical string of an address.
+// schemeOf returns the scheme of an endpoint with the address string s.
+func schemeOf(s string) string {
+	name, _, _ := strings.Cut(ofiaddr.LastComponent(s), ":")
+	if strings.TrimPrefix(name, "ofi+") == "tcps" {
+		return secureScheme
+	}
+	return scheme
+}
+
+// formatAddr is the canonical string of an address of ofi+tcp.
 func formatAddr(a netip.AddrPort) string { return scheme + a.String() }
 
 // parseTarget reads an address string of a peer: "ofi+tcp://host:port", and the other spellings of it (see [ofiaddr.ParseTarget]).
-func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, err error) {
-	return ofiaddr.ParseTarget(s, scheme, cutScheme, self)
+func (e *Endpoint) parseTarget(s string) (host string, addr netip.AddrPort, err error) {
+	return parseTarget(s, e.scheme, e.self.Addr())
 }
 
-// cutScheme cuts "ofi+tcp" or "tcp" and the separator behind it.
-func cutScheme(s string) (string, error) {
+func parseTarget(s, scheme string, self netip.Addr) (host string, addr netip.AddrPort, err error) {
+	return ofiaddr.ParseTarget(s, scheme, func(s string) (string, error) { return cutScheme(s, scheme) }, self)
+}
+
+// localName returns "localhost" if that is the host in address s, because parseTarget replaces it by an address.
+func (e *Endpoint) localName(s string) string {
+	if rest, err := cutScheme(ofiaddr.LastComponent(s), e.scheme); err == nil && strings.HasPrefix(rest[strings.LastIndexByte(rest, '/')+1:], "localhost:") {
+		return "localhost"
+	}
+	return ""
+}
+
+// cutScheme cuts the scheme, with or without "ofi+", and the separator behind it.
+func cutScheme(s, scheme string) (string, error) {
 	name, rest, _ := strings.Cut(s, "://")
-	switch strings.TrimPrefix(name, "ofi+") {
-	case "tcp":
+	short := strings.TrimPrefix(strings.TrimSuffix(scheme, "://"), "ofi+")
+	switch given := strings.TrimPrefix(name, "ofi+"); given {
+	case short:
 		return rest, nil
+	case "tcp", "tcps":
+		return "", fmt.Errorf("%q is an address of ofi+%s, and this endpoint is on ofi+%s: both ends must use the same", s, given, short)
 	case "tcp;ofi_rxm", "tcp_rxm":
 		return "", &na.Error{Kind: na.Unsupported, Op: "address", Err: fmt.Errorf(
 			"%q names the tcp;ofi_rxm provider, another protocol than that of the native tcp provider; use ofi+tcp at both ends", s)}
 	}
-	return "", fmt.Errorf("%q is not an address of this network; one begins with %q or %q", s, scheme, "tcp://")
+	return "", fmt.Errorf("%q is not an address of this network; one begins with %q or %q", s, scheme, short+"://")
 }

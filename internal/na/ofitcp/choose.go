@@ -52,7 +52,7 @@ func OnInterface(address, name string) string {
 	if err != nil || name == "" || sp.domain != "" || sp.host != "" || sp.ip.IsValid() {
 		return address
 	}
-	return fmt.Sprintf("ofi+tcp://%s/:%d", name, sp.port)
+	return fmt.Sprintf("%s%s/:%d", schemeOf(address), name, sp.port)
 }
 
 func chooseOn(ctx context.Context, address string, subnet netip.Prefix, listen bool) (choice, error) {
@@ -99,9 +99,10 @@ type spec struct {
 	local  bool // the loopback is preferred
 }
 
-// parseSpec reads "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://domain/host:port" and the like.
+// parseSpec reads "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://domain/host:port" and the like, and the same
+// with "ofi+tcps".
 func parseSpec(s string) (spec, error) {
-	rest, err := cutScheme(ofiaddr.LastComponent(s))
+	rest, err := cutScheme(ofiaddr.LastComponent(s), schemeOf(s))
 	if err != nil {
 		return spec{}, err
 	}

@@ -28,6 +28,9 @@ const (
 	// states that the two words of message numbers, likewise unused, hold a processID.
 	cmHasID = 0x636e6272
 
+	// cmWantsTLS stands in the same word of a refusal of an endpoint on ofi+tcps to a peer without TLS.
+	cmWantsTLS = 0x636e7473
+
 	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
 
 	// rdmVersion is the version of the protocol that we advertise and answer. With 0, peers never use the rendezvous
@@ -58,6 +61,7 @@ type cmMessage struct {
 	pid      uint32
 	probe    probe
 	id       processID // zero: a process in C
+	wantsTLS bool      // a refusal, because the request came without TLS
 }
 
 // processID is the random identity of an endpoint for one peer. Go peers send it in words of the connection message that C ignores. It
@@ -77,10 +81,10 @@ func newIdentity() (s identity) {
 	return s
 }
 
-// with returns the process id that the peer at an address sees.
-func (s *identity) with(peer netip.AddrPort) (id processID) {
+// with returns the process id that the peer at an address sees, or the server of a name at that address.
+func (s *identity) with(peer netip.AddrPort, name string) (id processID) {
 	h := hmac.New(sha256.New, s[:])
-	_, _ = h.Write(ofiaddr.Append(nil, peer)) // never fails (package hash)
+	_, _ = h.Write(append(ofiaddr.Append(nil, peer), name...)) // never fails (package hash)
 	copy(id[:], h.Sum(nil))
 	return id
 }
@@ -137,6 +141,7 @@ func parseCMHead(b []byte) (m cmMessage, size int) {
 	if binary.BigEndian.Uint32(b[offCMHasID:]) == cmHasID {
 		m.id = processID(b[offCMID : offCMID+len(m.id)])
 	}
+	m.wantsTLS = m.typ == cmNack && binary.BigEndian.Uint32(b[offCMHasID:]) == cmWantsTLS
 	size = int(binary.BigEndian.Uint16(b[offCMSize:]))
 	if size > cmMaxData {
 		return m, -1
@@ -157,5 +162,12 @@ func nackOf(req []byte) []byte {
 	b[offCMVersion], b[offCMType] = cmVersion, cmNack
 	copy(b[offCMSize:offCMSize+2], req[offCMSize:])
 	copy(b[cmHead:], req[cmHead:])
+	return b
+}
+
+// wantsTLS returns the refusal of a request that came without TLS.
+func wantsTLS(req []byte) []byte {
+	b := nackOf(req)
+	binary.BigEndian.PutUint32(b[offCMHasID:], cmWantsTLS)
 	return b
 }

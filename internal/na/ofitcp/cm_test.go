@@ -95,7 +95,7 @@ func TestRequestSent(t *testing.T) {
 			t.Errorf("connected from %s, not from the listener's address", from)
 		}
 		got := c.cm()
-		want := cmMessage{typ: cmRequest, version: 0, port: e.self.Port(), pid: e.pid, id: e.id.with(r.addr()), probe: probeLittle}
+		want := cmMessage{typ: cmRequest, version: 0, port: e.self.Port(), pid: e.pid, id: e.id.with(r.addr(), ""), probe: probeLittle}
 		if firewalled {
 			want.features = featureFirewall
 		}

@@ -44,9 +44,11 @@ import (
 type conn struct {
 	ep   *Endpoint
 	peer *peer
-	sock *sockio.Conn
-	pair uint64 // pairOf(sock)
-	host uint64 // hostOf(sock)
+	sock *socket
+	// inbound says that the peer has made the connection.
+	inbound bool
+	pair    uint64 // pairOf(sock)
+	host    uint64 // hostOf(sock)
 
 	dead   atomic.Bool
 	origin *origin        // its done is closed when dead
@@ -169,8 +171,8 @@ const maxReplies = 4096
 const maxExpects = maxReplies / 2
 
 // newConn makes a connection that is counted in account, for as long as it lives if it is adopted.
-func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
-	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock), host: hostOf(sock)}
+func newConn(p *peer, sock *socket, account *hostquota.Account) *conn {
+	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock.Conn), host: hostOf(sock.Conn)}
 	c.role.watch.Init(c)
 	c.origin.conn.Store(c)
 	c.onReadable = c.readable
@@ -221,10 +223,10 @@ func (c *conn) broke(err error) {
 	c.fail(na.Unreachable, lost(err))
 }
 
-// guarded calls one of a socket's methods, which may copy from or to memory that is gone. Where it passes the memory to the
+// guarded calls one of the socket's methods, which may copy from or to memory that is gone. Where it passes the memory to the
 // kernel, the kernel finds out.
-func guarded(f func([][]byte) (int, error), bufs [][]byte) (n int, err error) {
-	if sockio.Direct {
+func (c *conn) guarded(f func([][]byte) (int, error), bufs [][]byte) (n int, err error) {
+	if c.sock.kernelCopies() {
 		return f(bufs)
 	}
 	if fault := hostmem.Guard(func() { n, err = f(bufs) }); fault != nil {

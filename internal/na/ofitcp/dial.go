@@ -46,9 +46,9 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 	}
 	begin := time.Now()
 	for wait := ofiaddr.RetryFirst; ; wait = min(2*wait, ofiaddr.RetryMax) {
-		tcp, answer, err := p.connect(ctx, try)
+		h, answer, err := p.connect(ctx, try)
 		if err == nil {
-			p.connected(try, tcp, answer)
+			p.connected(try, h, answer)
 			return
 		}
 		try.failed.note(err)
@@ -92,7 +92,7 @@ func (p *peer) setLink(try *attempt, s linkState) bool {
 }
 
 // connect dials the peer and exchanges connection messages.
-func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessage, error) {
+func (p *peer) connect(ctx context.Context, try *attempt) (*handshakeConn, cmMessage, error) {
 	e := p.ep
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
 	defer cancel()
@@ -110,7 +110,11 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 		return nil, cmMessage{}, fmt.Errorf("the dialer returned a %T", nc)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(sockio.Past) }) // a closed one needs no deadline
-	answer, err := p.exchange(tcp, try)
+	h := &handshakeConn{tcp: tcp}
+	var answer cmMessage
+	if err = p.secureClient(h); err == nil {
+		answer, err = p.exchange(h.stream(), try)
+	}
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -118,7 +122,7 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 		_ = tcp.Close() // the error at hand is the one to report
 		return nil, answer, err
 	}
-	return tcp, answer, nil
+	return h, answer, nil
 }
 
 // explainDial explains a dial's error where the system does not.
@@ -130,27 +134,29 @@ func (e *Endpoint) explainDial(p *peer, err error) error {
 }
 
 // exchange sends a connection request, in one write since upstream reads it in one, and reads the answer.
-func (p *peer) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
+func (p *peer) exchange(rw io.ReadWriter, try *attempt) (cmMessage, error) {
 	e := p.ep
 	if !try.sent.CompareAndSwap(attemptQuiet, attemptSent) {
 		return cmMessage{}, errors.New("given up in favour of a connection of the peer's")
 	}
 	defer try.sent.CompareAndSwap(attemptSent, attemptQuiet)
-	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, id: e.id.with(p.addr), probe: probeLittle}
+	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, id: e.id.with(p.addr, p.name), probe: probeLittle}
 	if e.cfg.Firewalled {
 		req.features = featureFirewall
 	}
-	if _, err := tcp.Write(appendCM(nil, req)); err != nil {
+	if _, err := rw.Write(appendCM(nil, req)); err != nil {
 		return cmMessage{}, fmt.Errorf("connection request: %w", err)
 	}
 	var b [cmLen]byte
-	if _, err := io.ReadFull(tcp, b[:cmHead]); err != nil {
+	if _, err := io.ReadFull(rw, b[:cmHead]); err != nil {
 		return cmMessage{}, fmt.Errorf("answer to the connection request: %w", err)
 	}
 	m, size := parseCMHead(b[:])
 	switch {
 	case size < 0 || m.typ != cmResponse && m.typ != cmNack:
 		return m, errors.New("the peer's answer to the connection request is none of this protocol")
+	case m.typ == cmNack && m.wantsTLS:
+		return m, errPlainTarget
 	case m.typ == cmNack:
 		return m, errNack // its data is ours
 	case size != cmData:
@@ -158,7 +164,7 @@ func (p *peer) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
 	case m.probe != probeLittle:
 		return m, errors.New("the peer's byte order is not little endian, which Mercury does not support in one network")
 	}
-	if _, err := io.ReadFull(tcp, b[cmHead:]); err != nil {
+	if _, err := io.ReadFull(rw, b[cmHead:]); err != nil {
 		return m, fmt.Errorf("answer to the connection request: %w", err)
 	}
 	m.parseCMData(b[:])
@@ -166,11 +172,11 @@ func (p *peer) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
 }
 
 // connected makes the dialed socket the connection, unless the attempt was given up meanwhile.
-func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
-	local := localAddr(tcp)
-	sock, err := p.ep.prepare(tcp)
+func (p *peer) connected(try *attempt, h *handshakeConn, answer cmMessage) {
+	local := localAddr(h.tcp)
+	sock, err := p.ep.prepare(h)
 	if err != nil {
-		_ = tcp.Close() // the error at hand is the one to report
+		_ = h.tcp.Close() // the error at hand is the one to report
 		p.account.Give(hostquota.Connections, 1)
 		p.dialFailed(try, err)
 		return
@@ -206,10 +212,10 @@ func (p *peer) dialFailed(try *attempt, err error) {
 
 // prepareIn is prepare for a connection after its request has been read. It gets the descriptors that waiting takes, too,
 // because a connection that is answered must not fail for want of them. If none is left, an idle connection gives way.
-func (e *Endpoint) prepareIn(tcp *net.TCPConn, req []byte) (*sockio.Conn, error) {
-	sock, err := e.prepare(tcp)
+func (e *Endpoint) prepareIn(h *handshakeConn, req []byte) (*socket, error) {
+	sock, err := e.prepare(h)
 	if outOfDescriptors(err) && e.evictIdle() {
-		sock, err = e.prepare(tcp)
+		sock, err = e.prepare(h)
 	}
 	if err != nil {
 		return nil, err
@@ -228,7 +234,8 @@ func (e *Endpoint) prepareIn(tcp *net.TCPConn, req []byte) (*sockio.Conn, error)
 }
 
 // prepare sets the options of a socket and takes it over. After an error the socket is the caller's still, or closed.
-func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
+func (e *Endpoint) prepare(h *handshakeConn) (*socket, error) {
+	tcp := h.tcp
 	_ = tcp.SetDeadline(time.Time{}) // sockio does not use the socket's deadlines
 	if k := e.cfg.KeepAlive; k > 0 {
 		cfg := net.KeepAliveConfig{Enable: true, Idle: wholeSeconds(k / 2), Interval: wholeSeconds(k / 4), Count: 2}
@@ -247,7 +254,10 @@ func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
 			return nil, err
 		}
 	}
-	return sock, nil
+	if h.tls != nil {
+		h.tls.Attach(sock)
+	}
+	return &socket{Conn: sock, tls: h.tls}, nil
 }
 
 // wholeSeconds rounds up to whole seconds, because the system's options hold no fractions.

@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,6 +26,8 @@ import (
 // Endpoint is a process's presence on the network: a listener and one connection per peer. It implements [na.Endpoint].
 type Endpoint struct {
 	cfg         Config           // with defaults filled in
+	tls         *tls.Config      // nil over ofi+tcp
+	scheme      string           // begin of addresses
 	ln          *net.TCPListener // nil if the endpoint is firewalled
 	reserved    *os.File         // reserves the port of a firewalled endpoint; nil where the system cannot
 	self        netip.AddrPort   // the advertised address
@@ -74,10 +77,12 @@ type Endpoint struct {
 // peerKey is the key of a peer in Endpoint.peers. The peer that a dial of an address reaches has addr alone. A process that
 // connected while another process had a connection under the same addr has its id as well. A process in C sends no id: if it has
 // a connection and makes another one to a further address of this host, the key of the latter has that address in at.
+// Over ofi+tcps the peer that was looked up by the name of its host has the name, because its certificate must have that.
 type peerKey struct {
 	addr netip.AddrPort
 	id   processID
 	at   netip.Addr
+	name string
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -93,7 +98,7 @@ func (e *Endpoint) takesRequests() bool { return e.cfg.Handler != nil && !e.refu
 
 // Lookup implements [na.Endpoint], see parseTarget.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
-	host, a, err := parseTarget(s, e.self.Addr())
+	host, a, err := e.parseTarget(s)
 	if err != nil {
 		kind := na.KindOf(err)
 		if kind == 0 {
@@ -104,7 +109,7 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	if host != "" {
 		return e.names.New(host, a.Port()), nil
 	}
-	return e.peer(a), nil
+	return e.peerNamed(a, e.localName(s)), nil
 }
 
 // AppendAddr implements [na.Endpoint]: the length in 8 bytes, then the address as it stands in requests.
@@ -137,6 +142,16 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	return e.peerAt(peerKey{addr: a})
 }
 
+// peerNamed is peer for an address that was found by the name of a host. Over ofi+tcps that is another peer than that of the address, because
+// the server must prove the name.
+func (e *Endpoint) peerNamed(a netip.AddrPort, name string) *peer {
+	p := e.peer(a)
+	if e.tls == nil || e.tls.ServerName != "" || name == "" || p == e.own {
+		return p
+	}
+	return e.peerAt(peerKey{addr: a, name: name})
+}
+
 // twin returns the separate peer of a caller from an address that already has a connection.
 func (e *Endpoint) twin(k *caller) *peer {
 	key := peerKey{addr: k.addr, id: k.m.id}
@@ -152,7 +167,7 @@ func (e *Endpoint) peerAt(k peerKey) *peer {
 
 // newPeer returns a new peer. A twin is never dialed, because a dial of its address reaches the other peer.
 func newPeer(e *Endpoint, k peerKey) *peer {
-	p := &peer{ep: e, addr: k.addr, str: formatAddr(k.addr), twin: !k.id.isZero() || k.at.IsValid(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
+	p := &peer{ep: e, addr: k.addr, str: e.scheme + k.addr.String(), name: k.name, twin: !k.id.isZero() || k.at.IsValid(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.firewalled = p.twin
@@ -397,11 +412,11 @@ func (e *Endpoint) connections() []*conn {
 }
 
 // adopt enters a connection into the set of those that Close ends, and counts its background goroutine. False: the
-// endpoint is closed.
+// endpoint is closed, or a peer with another certificate has taken the place meanwhile.
 func (e *Endpoint) adopt(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed {
+	if e.sealed || c.inbound && e.claimantLocked(c.peer.addr, c.sock.identity(), c) != nil {
 		return false
 	}
 	e.wg.Add(1)

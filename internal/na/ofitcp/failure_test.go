@@ -382,7 +382,7 @@ func TestNothingBehindAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sock, err := e.prepare(s.(*net.TCPConn))
+	sock, err := e.prepare(&handshakeConn{tcp: s.(*net.TCPConn)})
 	if err != nil {
 		t.Fatal(err)
 	}

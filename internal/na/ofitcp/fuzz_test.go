@@ -77,14 +77,14 @@ func FuzzAddressStrings(f *testing.F) {
 	}
 	self := appendAddrIP("127.0.0.1")
 	f.Fuzz(func(t *testing.T, s string) {
-		if host, a, err := parseTarget(s, self); err == nil && host == "" {
-			_, again, err := parseTarget(formatAddr(a), self)
+		if host, a, err := parseTarget(s, scheme, self); err == nil && host == "" {
+			_, again, err := parseTarget(formatAddr(a), scheme, self)
 			if err != nil || again != a {
 				t.Fatalf("%q is %v, whose canonical form is %v, %v", s, a, again, err)
 			}
 		} else if err == nil {
 			canonical := (&ofiaddr.Names{Scheme: scheme}).New(host, a.Port()).String()
-			name, again, err := parseTarget(canonical, self)
+			name, again, err := parseTarget(canonical, scheme, self)
 			if err != nil || name != host || again != a {
 				t.Fatalf("%q is host %q and %v, and %q is %q and %v, %v", s, host, a, canonical, name, again, err)
 			}

@@ -15,9 +15,9 @@ import (
 // initNames prepares e for peers with names of hosts.
 func (e *Endpoint) initNames() {
 	e.names = ofiaddr.Names{
-		Scheme: scheme, Resolver: e.cfg.Resolver, Self: e.self.Addr(), DialTimeout: e.cfg.DialTimeout, DialRetry: e.cfg.DialRetry,
+		Scheme: e.scheme, Resolver: e.cfg.Resolver, Self: e.self.Addr(), DialTimeout: e.cfg.DialTimeout, DialRetry: e.cfg.DialRetry,
 		Local: e.cfg.Quota.Account(hostquota.Host{}), Ended: e.ended, Spawn: e.spawn,
-		Peer:    func(a netip.AddrPort) ofiaddr.Peer { return e.peer(a) },
+		Peer:    func(host string, a netip.AddrPort) ofiaddr.Peer { return e.peerNamed(a, host) },
 		Refused: func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/peerbook"
-	"cinnabar/internal/sockio"
 )
 
 const (
@@ -43,6 +42,9 @@ const (
 	causeTaken       = "the connection of another process as the same peer lives"
 	causeGone        = "another process connects as the peer, and the old connection does not answer"
 	causeIdle        = "an idle connection gives way to a new one"
+	causePlain       = "a peer without TLS"
+	causeTLS         = "TLS handshake that failed"
+	causeClaim       = "a peer with another certificate has the place of this address"
 	causeRequest     = "connection without a valid request"
 	causeMessage     = "malformed or unexpected message"
 	causeLength      = "request of an invalid length"
@@ -157,22 +159,36 @@ func (e *Endpoint) handshake(h *halfOpen) {
 	tcp, from := h.tcp, h.from
 	defer e.leaveHalf(h)
 	_ = tcp.SetDeadline(time.Now().Add(handshakeTime)) // a closed one needs none
-	m, req, err := readRequest(tcp)
+	hc := &handshakeConn{tcp: tcp}
+	var m cmMessage
+	var req []byte
+	cause, err := causeTLS, e.secureServer(hc, h)
+	if errors.Is(err, errPlainClient) {
+		cause = causePlain
+	}
+	if err == nil {
+		cause = causeRequest
+		m, req, err = readRequest(hc.stream())
+	}
 	refuse := func(event audit.Event, cause string, err error) {
 		e.stats.complaints.Add(1)
 		e.cfg.Audit.Record(event, cause, h.account.Host(), peerAttr(from), errorAttr(err))
 		if req != nil {
-			_, _ = tcp.Write(nackOf(req)) // the peer sees it if it can
+			_, _ = hc.stream().Write(nackOf(req)) // the peer sees it if it can
 		}
 		_ = tcp.Close()
 	}
 	if err != nil {
-		refuse(audit.Broken, causeRequest, err)
+		event := audit.Broken
+		if cause != causeRequest {
+			event = audit.Refused
+		}
+		refuse(event, cause, err)
 		return
 	}
 	addr := netip.AddrPortFrom(from.Addr(), m.port)
 	account := h.account
-	if own := m.sameProcess(e.pid, e.id.with(e.self)); own {
+	if own := m.sameProcess(e.pid, e.id.with(e.self, "")); own {
 		addr, account = e.self, e.own.account
 	} else if addr == e.self {
 		refuse(audit.Refused, causeOwnAddress, nil)
@@ -184,7 +200,7 @@ func (e *Endpoint) handshake(h *halfOpen) {
 		e.leaveHalf(h) // before s.end, which may pause
 		s.end()
 	}()
-	sock, cause, err := e.setUp(tcp, req, account)
+	sock, cause, err := e.setUp(hc, req, account)
 	if err != nil {
 		refuse(audit.Refused, cause, err)
 		return
@@ -200,11 +216,11 @@ func (e *Endpoint) handshake(h *halfOpen) {
 }
 
 // setUp counts a connection and prepares its socket. On failure it also returns the cause for the audit trail.
-func (e *Endpoint) setUp(tcp *net.TCPConn, req []byte, account *hostquota.Account) (sock *sockio.Conn, cause string, err error) {
+func (e *Endpoint) setUp(h *handshakeConn, req []byte, account *hostquota.Account) (sock *socket, cause string, err error) {
 	if err := e.takeConnection(account); err != nil {
 		return nil, causeShare, err
 	}
-	if sock, err = e.prepareIn(tcp, req); err != nil {
+	if sock, err = e.prepareIn(h, req); err != nil {
 		account.Give(hostquota.Connections, 1)
 		return nil, causeDescriptors, err
 	}
@@ -244,7 +260,7 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 type caller struct {
 	addr    netip.AddrPort // its host, and the port that it says it listens on
 	local   netip.Addr     // the address of this host that it connected to
-	sock    *sockio.Conn
+	sock    *socket
 	m       cmMessage
 	req     []byte // m as it came
 	account *hostquota.Account
@@ -276,6 +292,11 @@ func (k *caller) refuse() {
 // with the same number is accepted if it reached another address of this host, and refused if it reached the same address,
 // because it has then crossed a connection attempt of this endpoint. (Upstream refuses both.)
 func (e *Endpoint) assignPeer(k *caller) bool {
+	if !e.claims(k) {
+		e.cfg.Audit.Record(audit.Refused, causeClaim, k.account.Host(), slog.String(keyPeer, formatAddr(k.addr)))
+		k.refuse()
+		return false
+	}
 	for range 4 { // each connection that does not answer is one less
 		p := e.peerOf(k)
 		v, old := p.requested(k)
@@ -285,7 +306,7 @@ func (e *Endpoint) assignPeer(k *caller) bool {
 		if v == verdictTaken {
 			k.setup.end()
 			if e.answers(old) {
-				if k.m.id.isZero() {
+				if k.m.id.isZero() || old != nil && !old.sock.identity().Same(k.sock.identity()) {
 					e.cfg.Audit.Record(audit.Refused, causeTaken, k.account.Host(), slog.String(keyPeer, p.str))
 					k.refuse()
 					return false
@@ -330,6 +351,9 @@ func (e *Endpoint) answers(c *conn) bool {
 
 // peerOf returns the peer that a caller means: the one of its address, or one that its identity has already.
 func (e *Endpoint) peerOf(k *caller) *peer {
+	if !e.proven(k) {
+		return e.twin(k)
+	}
 	if !k.m.id.isZero() {
 		if p := e.peers.Find(peerKey{addr: k.addr, id: k.m.id}); p != nil && p.conn.Load() != nil {
 			return p
@@ -371,7 +395,7 @@ func (p *peer) requested(k *caller) (verdict, *conn) {
 	answer.typ, answer.version, answer.pid = cmResponse, rdmVersion, e.pid
 	answer.features &= featureFirewall
 	if !answer.id.isZero() {
-		answer.id = e.id.with(p.addr)
+		answer.id = e.id.with(p.addr, "")
 	}
 	n, err := k.sock.TryWritev([][]byte{appendCM(nil, answer)})
 	k.answered = n > 0
@@ -388,6 +412,7 @@ var errReplaced = errors.New("the peer made a new connection and does not answer
 // accepted makes the socket the connection, unless a later request has taken its place.
 func (p *peer) accepted(try *attempt, v verdict, k *caller) bool {
 	c := newConn(p, k.sock, k.account)
+	c.inbound = true
 	p.mu.Lock()
 	ok := (v == verdictReflect || p.try == try) && p.ep.adopt(c)
 	if ok && v == verdictAccept {

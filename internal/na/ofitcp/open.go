@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 	"cinnabar/internal/progress"
+	"cinnabar/internal/tlsio"
 )
 
 // Config says how an endpoint is opened. The zero value of each field is its default.
@@ -64,6 +66,10 @@ type Config struct {
 	// LateAccess is for how long the endpoint keeps closed memory for the servers of given-up calls (late.go): 0 stands for
 	// 60 s, negative for not at all.
 	LateAccess time.Duration
+	// TLS is the configuration of an endpoint on "ofi+tcps", with which the connections are inside TLS 1.3. It must be nil on "ofi+tcp". Dialed
+	// servers must prove TLS.ServerName or, if that is empty, the name or address of their host. An endpoint that does not listen and
+	// has no certificate for servers is Firewalled.
+	TLS *tls.Config
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
@@ -88,6 +94,24 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Progress = progress.NewFixed(cfg.Spin)
 	default:
 		cfg.Progress = progress.New(progress.Balanced)
+	}
+	secure := schemeOf(cfg.Address) == secureScheme
+	switch {
+	case secure && cfg.TLS == nil:
+		return cfg, errors.New("ofi+tcps needs Config.TLS")
+	case !secure && cfg.TLS != nil:
+		return cfg, errors.New("Config.TLS is set, and ofi+tcp is the protocol without TLS; use ofi+tcps, or leave it nil")
+	case secure:
+		prepared, err := tlsio.Prepare(cfg.TLS)
+		if err != nil {
+			return cfg, fmt.Errorf("Config.TLS: %w", err)
+		}
+		if cfg.TLS = prepared; !tlsio.CanServe(prepared) {
+			if cfg.Listen {
+				return cfg, errors.New("Config.TLS has no certificate, which an endpoint that listens needs (Certificates, GetCertificate or GetConfigForClient)")
+			}
+			cfg.Firewalled = true
+		}
 	}
 	setDefault(&cfg.MaxRequest, defaultMessage)
 	setDefault(&cfg.MaxResponse, defaultMessage)
@@ -141,7 +165,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, setups: hostquota.NewTurns(),
+		cfg: cfg, tls: cfg.TLS, scheme: schemeOf(cfg.Address), setups: hostquota.NewTurns(),
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: peerbook.NewBook[peerKey, peer](),
 		conns: make(map[*conn]struct{}), half: newHalves(),

@@ -21,7 +21,8 @@ type peer struct {
 	ep   *Endpoint
 	addr netip.AddrPort
 	str  string
-	twin bool // a dial of addr reaches another peer: that of another process, or of another connection of this process
+	name string // of the host, which the certificate of a dialed server must have; empty: the address
+	twin bool   // a dial of addr reaches another peer: that of another process, or of another connection of this process
 
 	account    *hostquota.Account // of the host of addr
 	annotation atomic.Value       // see Annotation

@@ -104,7 +104,7 @@ func (c *conn) receive() bool {
 // the bytes are still to be read then, and go nowhere, because a fault takes none of them off the stream.
 func (c *conn) localFault(err error) bool {
 	rx := &c.rx
-	if !sockio.Direct || !rx.body || rx.sink != sinkRead || !errors.Is(err, syscall.EFAULT) {
+	if !c.sock.kernelCopies() || !rx.body || rx.sink != sinkRead || !errors.Is(err, syscall.EFAULT) {
 		return false
 	}
 	c.filled(0)
@@ -149,7 +149,7 @@ func (c *conn) read() (int, error) {
 		return c.sock.TryReadv(append(rx.plan[:0], rx.stage[rx.w:end])) // own memory
 	}
 	rx.plan = c.planBody(rx.plan[:0])
-	n, err := guarded(c.sock.TryReadv, rx.plan)
+	n, err := c.guarded(c.sock.TryReadv, rx.plan)
 	clear(rx.plan)
 	return n, err
 }

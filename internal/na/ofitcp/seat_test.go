@@ -150,7 +150,7 @@ func TestTwoProcessesOfOneAddress(t *testing.T) {
 	var conns [3]*rawConn
 	for i := range conns {
 		c, m := r.dialAs(e, uint32(i+1), processID{byte(i + 1)})
-		if m.typ != cmResponse || m.id != e.id.with(r.addr()) {
+		if m.typ != cmResponse || m.id != e.id.with(r.addr(), "") {
 			t.Fatalf("answer %+v", m)
 		}
 		conns[i] = c

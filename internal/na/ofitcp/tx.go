@@ -116,7 +116,7 @@ func (c *conn) transmit() {
 		if c.tx.at == len(c.tx.iov) && (c.tx.drained || !c.fill()) {
 			return // a goroutine that queues an item later sets c.want
 		}
-		n, err := guarded(c.sock.TryWritev, c.tx.next())
+		n, err := c.guarded(c.sock.TryWritev, c.tx.next())
 		clear(c.tx.lead)
 		switch {
 		case err == nil:

@@ -18,7 +18,7 @@ func (e *Endpoint) initNames() {
 	e.names = ofiaddr.Names{
 		Scheme: scheme, Resolver: e.cfg.Resolver, Self: e.self.Addr(), DialTimeout: e.cfg.DialTimeout, DialRetry: e.cfg.DialRetry,
 		Local: e.cfg.Quota.Account(hostquota.Host{}), Ended: e.ctx.Done(), Spawn: e.spawn,
-		Peer: func(a netip.AddrPort) ofiaddr.Peer { return e.peer(a) },
+		Peer: func(_ string, a netip.AddrPort) ofiaddr.Peer { return e.peer(a) },
 		Refused: func(err error) bool {
 			_, rejected := errors.AsType[*verbs.RejectedError](err)
 			return rejected || errors.Is(err, errRefused) || errors.Is(err, syscall.ECONNREFUSED)

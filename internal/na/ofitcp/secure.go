@@ -1,0 +1,173 @@
+package ofitcp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlsio"
+)
+
+// socket is the socket of a connection. Over ofi+tcps it has TLS around it, and its methods move plaintext.
+type socket struct {
+	*sockio.Conn
+	tls *tlsio.Conn // nil over ofi+tcp
+}
+
+// TryReadv is [sockio.Conn.TryReadv].
+func (s *socket) TryReadv(bufs [][]byte) (int, error) {
+	if s.tls != nil {
+		return s.tls.TryReadv(bufs)
+	}
+	return s.Conn.TryReadv(bufs)
+}
+
+// TryWritev is [sockio.Conn.TryWritev]. After ErrWouldBlock the next call must begin with the same bytes, see [tlsio.Conn.TryWritev].
+func (s *socket) TryWritev(bufs [][]byte) (int, error) {
+	if s.tls != nil {
+		return s.tls.TryWritev(bufs)
+	}
+	return s.Conn.TryWritev(bufs)
+}
+
+// WaitRead is [sockio.Conn.WaitRead]. It does not park while bytes have been taken from the socket and not been read.
+func (s *socket) WaitRead(ready func() bool) error {
+	if s.tls == nil {
+		return s.Conn.WaitRead(ready)
+	}
+	return s.Conn.WaitRead(func() bool {
+		for !ready() {
+			if !s.tls.Buffered() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// CloseWrite is [sockio.Conn.CloseWrite].
+func (s *socket) CloseWrite() error {
+	if s.tls != nil {
+		s.tls.CloseWrite()
+	}
+	return s.Conn.CloseWrite()
+}
+
+// kernelCopies reports whether TryReadv and TryWritev pass the caller's memory to the kernel.
+func (s *socket) kernelCopies() bool { return sockio.Direct && s.tls == nil }
+
+// handshakeConn is a connection during the exchange of connection messages.
+type handshakeConn struct {
+	tcp *net.TCPConn
+	tls *tlsio.Conn // nil over ofi+tcp
+}
+
+// stream returns where connection messages are read from and written to.
+func (h *handshakeConn) stream() io.ReadWriter {
+	if h.tls != nil {
+		return h.tls
+	}
+	return h.tcp
+}
+
+// secureClient makes the TLS handshake of a dialed connection.
+func (p *peer) secureClient(h *handshakeConn) (err error) {
+	e := p.ep
+	if e.tls == nil {
+		return nil
+	}
+	if h.tls, err = tlsio.Client(h.tcp, e.tls, cmp.Or(p.name, p.addr.Addr().String())); errors.Is(err, tlsio.ErrPlain) {
+		return fmt.Errorf("%w; this engine is on ofi+tcps, so the peer must listen on ofi+tcps too", err)
+	}
+	return err
+}
+
+// errPlainClient is the refusal of a peer without TLS.
+var errPlainClient = errors.New("a peer without TLS was refused; it must use ofi+tcps")
+
+// secureServer makes the TLS handshake of an accepted connection. A peer with the plain protocol gets a refusal that it understands.
+func (e *Endpoint) secureServer(h *handshakeConn, half *halfOpen) (err error) {
+	if e.tls == nil {
+		return nil
+	}
+	h.tls, err = tlsio.Server(h.tcp, e.tls, func() func() { return e.beginSetup(half.account).end })
+	if errors.Is(err, tlsio.ErrPlain) {
+		if _, req, rerr := readRequest(h.tls); rerr == nil {
+			_, _ = h.tcp.Write(wantsTLS(req)) // the peer sees it if it can
+		}
+		return fmt.Errorf("%w: %w", errPlainClient, err)
+	}
+	if err != nil {
+		letRead(h.tcp)
+	}
+	return err
+}
+
+// alertTime is for how long a refused connection stays open, because a close with unread bytes could overtake the alert that says why.
+const alertTime = 200 * time.Millisecond
+
+// letRead gives the peer time to read the last bytes.
+func letRead(tcp *net.TCPConn) {
+	_ = tcp.CloseWrite() // fails only if the connection is gone already
+	_ = tcp.SetReadDeadline(time.Now().Add(alertTime))
+	_, _ = io.CopyN(io.Discard, tcp, 64<<10) // the bytes are not wanted
+}
+
+// errPlainTarget is the error of a dial of a server that wants TLS.
+var errPlainTarget = errors.New("the server wants TLS: use ofi+tcps at both ends")
+
+// identity returns the certificate of the peer; the zero Identity over ofi+tcp.
+func (s *socket) identity() tlsio.Identity {
+	if s.tls == nil {
+		return tlsio.Identity{}
+	}
+	return s.tls.Identity()
+}
+
+// claimantLocked returns a live connection that was accepted for address addr from a peer with another certificate than id, or nil.
+//
+// +checklocks:e.mu
+func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity, except *conn) *conn {
+	if e.tls == nil {
+		return nil
+	}
+	for c := range e.conns {
+		if c != except && c.inbound && c.peer.addr == addr && !c.dead.Load() && !c.sock.identity().Same(id) {
+			return c
+		}
+	}
+	return nil
+}
+
+// claims decides whether a caller may have the place of its address. It may not while a peer with another certificate, whose connection
+// answers, has it: address and port are the identity of a peer, and the port is what the caller says.
+func (e *Endpoint) claims(k *caller) bool {
+	for {
+		e.mu.Lock()
+		old := e.claimantLocked(k.addr, k.sock.identity(), nil)
+		e.mu.Unlock()
+		if old == nil {
+			return true
+		}
+		k.setup.end()
+		if e.answers(old) {
+			return false
+		}
+		e.cfg.Audit.Record(audit.Replaced, causeGone, k.account.Host(), slog.String(keyPeer, old.peer.str))
+		old.fail(na.Unreachable, errReplaced)
+	}
+}
+
+// proven reports whether requests of this side for the caller's address may go over the caller's connection. Over ofi+tcps they may if a
+// dial of that address would accept the caller's certificate. Another caller gets a peer of its own, and the address is dialed.
+func (e *Endpoint) proven(k *caller) bool {
+	return e.tls == nil || k.addr == e.self || k.sock.identity().MayServe(e.tls, k.addr.Addr().String())
+}
