@@ -111,7 +111,7 @@ func TestHostileStreamClient(t *testing.T) {
 				if err := SendCancel(ctx, ep, id); err != nil {
 					t.Error(err)
 				}
-				_ = <-causes
+				<-causes
 				return
 			}
 			if cause := <-causes; !errors.Is(cause, codes.ProtocolError) || !strings.Contains(cause.Error(), c.want) {

@@ -149,9 +149,6 @@ func (m *memory) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// keepBytes is the room in bytes that an empty out keeps. More is given back, because most connections are idle.
-const keepBytes = 4 << 10
-
 // flush writes ciphertext to the socket until there is none, or until it returns the socket's error.
 func (m *memory) flush(s Socket) error {
 	if !m.pending.Load() {
