@@ -415,7 +415,7 @@ func TestSlowHandshake(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = a.Write([]byte(first)) })
 			wg.Go(func() {
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) //nolint:forbidigo // simulated time
 				synctest.Wait()
 				if n := working.Load(); n != 0 {
 					t.Errorf("%d rights to work are held by a server that waits", n)

@@ -47,10 +47,11 @@ type memory struct {
 	end    func()              // result of begin; nil while the goroutine waits for the network
 	heard  bool                // in the handshake: bytes have come
 
-	in   *inbound // nil while there is nothing in it
-	r, w int      // unread bytes in it
-	eof  error    // the end of the socket's stream, after the bytes in it
-	met  bool     // crypto/tls has been given eof
+	in  *inbound // nil while there is nothing in it
+	r   int      // start of the unread bytes in it
+	w   int      // their end
+	eof error    // the end of the socket's stream, after the bytes in it
+	met bool     // crypto/tls has been given eof
 
 	pending atomic.Bool // out holds ciphertext
 

@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"bytes"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -85,11 +86,7 @@ func refused(t *testing.T, cl *Endpoint, addr string, words ...string) {
 // waitCounted waits until the trail of e has counted a cause n times, because servers count a refusal after the client has seen it.
 func waitCounted(t *testing.T, e *Endpoint, event audit.Event, cause string, n uint64) {
 	t.Helper()
-	for end := time.Now().Add(patience); counted(e, event, cause) != n; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%q is counted %d times, want %d", cause, counted(e, event, cause), n)
-		}
-	}
+	until(t, fmt.Sprintf("%q is counted %d times", cause, n), func() bool { return counted(e, event, cause) == n })
 }
 
 // TestPlainAndSecure checks that ends of the two protocols refuse each other at once, in words, and that servers count it.
@@ -322,9 +319,7 @@ func TestSecureCancel(t *testing.T) {
 		} else {
 			cl.Put(&c.op, to, []na.Fragment{{Remote: into, Local: dst}})
 		}
-		for end := time.Now().Add(patience); c.op.Progress.Load() == 0 && time.Now().Before(end); {
-			time.Sleep(50 * time.Microsecond)
-		}
+		until(t, "the transfer has begun", func() bool { return c.op.Progress.Load() > 0 })
 		cl.Cancel(&c.op)
 		if err := c.park(t); err != nil {
 			wantKind(t, err, na.Canceled)

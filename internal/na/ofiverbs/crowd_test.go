@@ -194,7 +194,9 @@ func TestQuestionOfEviction(t *testing.T) {
 				want, after := true, time.Duration(0)
 				switch name {
 				case "ends":
-					rc.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
+					if err := rc.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}); err != nil {
+						t.Error(err)
+					}
 				case "refuses":
 					want = false
 					rc.ask(t, askNot)

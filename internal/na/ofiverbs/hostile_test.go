@@ -327,7 +327,7 @@ func TestProgressIsLife(t *testing.T) {
 					select {
 					case err = <-result:
 						over = true
-					case <-time.After(pause):
+					case <-time.After(pause): //nolint:forbidigo // simulated time
 					}
 				}
 				took := time.Since(begin)
