@@ -86,6 +86,7 @@
 // to answer: if both sides of a connection parked, neither would answer within the other's spin, and both would park again at every
 // message. The first Policy of a process measures the price on this machine, and wake-ups of parked goroutines correct it ([Policy.Woken]).
 // The budget stays between 50 and 500 µs. Mode Latency has a constant budget of 10 ms, and mode Economy parks at once.
+// Mode Balanced parks at once too where a reading of the clock takes longer than 1.5 µs, as under an emulator.
 //
 // While the kernel runs another thread on the waiter's processor, the waiter cannot look. Such a stall does not mean that the peer is slow.
 // Spin therefore lengthens the spin by the duration of the stall, and does not count the spin as a miss.

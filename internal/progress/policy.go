@@ -78,8 +78,17 @@ func NewFixed(budget time.Duration) *Policy {
 // Mode returns the mode that p was made with.
 func (p *Policy) Mode() Mode { return p.mode }
 
-// MaySpin reports whether waiters spin at all: the mode is not Economy, and there are processors on which peers can run.
-func (p *Policy) MaySpin() bool { return p.mode != Economy && (p.proc.procs > 1 || p.fixed > 0) }
+// MaySpin reports whether waiters spin at all: the mode is not Economy, there are processors on which peers can run, and, in mode Balanced, the clock
+// is not dear.
+func (p *Policy) MaySpin() bool {
+	switch {
+	case p.mode == Economy:
+		return false
+	case p.fixed > 0:
+		return true
+	}
+	return p.proc.procs > 1 && (p.mode == Latency || !p.proc.dearClock.Load())
+}
 
 // Budget returns the length of a usual spin.
 func (p *Policy) Budget() time.Duration {
@@ -137,6 +146,7 @@ type process struct {
 
 	measureOnce sync.Once
 	budget      atomic.Int64 // nanoseconds
+	dearClock   atomic.Bool  // a reading of the clock takes longer than the constant dearClock
 	price
 	yields
 }

@@ -52,6 +52,23 @@ func (p *process) setPrice(d time.Duration) {
 }
 
 const (
+	clockReads = 16 // number of readings of the clock that measure their price
+	// dearClock is the price of a reading of the clock above which waiters do not spin in mode Balanced, because a spin would consist of readings.
+	// A reading takes 20 to 50 ns on most machines, about a microsecond with the clock of a chip set, and many microseconds under an emulator.
+	dearClock = 1500 * time.Nanosecond
+)
+
+// measureClock measures the price of a reading of the clock.
+func (p *process) measureClock() {
+	begin := p.now()
+	end := begin
+	for range clockReads {
+		end = p.now()
+	}
+	p.dearClock.Store(end-begin > clockReads*int64(dearClock))
+}
+
+const (
 	probes       = 16                    // number of wake-ups that measure times
 	probeIdle    = 60 * time.Microsecond // time that the sleeper has for parking, so that its processor becomes idle
 	measureLimit = 5 * time.Millisecond  // of all probes together
@@ -65,6 +82,7 @@ func (p *process) measure() {
 	if p.threads() == 1 {
 		return
 	}
+	p.measureClock()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return // the initial price stays

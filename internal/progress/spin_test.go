@@ -626,3 +626,28 @@ func TestYieldWithoutSpins(t *testing.T) {
 		}
 	}
 }
+
+// TestDearClock has a process whose clock is dear: waiters of mode Balanced do not spin there.
+func TestDearClock(t *testing.T) {
+	for _, c := range []struct {
+		price time.Duration // of a reading
+		mode  Mode
+		spins bool
+	}{
+		{50 * time.Nanosecond, Balanced, true},
+		{3 * time.Microsecond, Balanced, false},
+		{3 * time.Microsecond, Latency, true},
+		{50 * time.Nanosecond, Economy, false},
+	} {
+		now := int64(1)
+		proc := newProcess(2, twoThreads, func() int64 {
+			now += int64(c.price)
+			return now
+		}, nil)
+		proc.measureClock()
+		p := &Policy{mode: c.mode, proc: proc}
+		if got := p.MaySpin(); got != c.spins {
+			t.Errorf("mode %s with a clock of %v: MaySpin is %v, want %v", c.mode, c.price, got, c.spins)
+		}
+	}
+}
