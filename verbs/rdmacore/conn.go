@@ -151,6 +151,8 @@ func (c *conn) end(cause error) {
 	c.qp.toErr(c)
 	c.err = cause
 	close(c.done)
+	c.qp.recvCQ.seat.leave()
+	c.qp.sendCQ.seat.leave()
 }
 
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }

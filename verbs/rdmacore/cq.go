@@ -23,9 +23,12 @@ type cq struct {
 	channel handle
 	serial  uint64
 	context any
-	watch   *watcher
+	watch   *watcher // of the events; it has a goroutine if followed is true
+	seat    seat
 	events  chan struct{} // capacity 1: the channel of Event
 	overrun atomic.Bool
+	// followed says that events are read for Event or for the bell, also while no goroutine is in Park.
+	followed atomic.Bool
 
 	mu    sync.Mutex
 	batch pollBatch // guarded by mu
@@ -81,7 +84,11 @@ func (c *cq) open(depth int) error {
 	c.mu.Lock()
 	c.h, c.channel, c.depth = h, ch, granted
 	c.mu.Unlock()
-	if c.watch, err = watch(fd, c.readEvent); err != nil {
+	if c.watch, err = newWatcher(fd, c.readEvent); err != nil {
+		return errors.Join(err, destroyCQ(h), destroyChannel(ch))
+	}
+	if err := c.seat.open(fd); err != nil {
+		c.watch.close()
 		return errors.Join(err, destroyCQ(h), destroyChannel(ch))
 	}
 	return nil
@@ -96,8 +103,17 @@ func (c *cq) readEvent() error {
 	return nil
 }
 
-// notify wakes the reader of Event and all goroutines that wait at the bell.
+// follow makes the watcher read events from now on.
+func (c *cq) follow() {
+	if !c.followed.Load() {
+		c.followed.Store(true) // before the watcher reads an event, because Park calls notify only then
+		c.watch.start()
+	}
+}
+
+// notify wakes the reader of Event, the goroutine in Park and all goroutines that wait at the bell.
 func (c *cq) notify() {
+	c.seat.rouse()
 	select {
 	case c.events <- struct{}{}:
 	default:
@@ -108,7 +124,10 @@ func (c *cq) notify() {
 	c.bell = make(chan struct{})
 }
 
-func (c *cq) Event() <-chan struct{} { return c.events }
+func (c *cq) Event() <-chan struct{} {
+	c.follow()
+	return c.events
+}
 
 // vendorSiw is the vendor of the kernel's siw (SIW_VENDOR_ID). A queue of it that
 // is armed for solicited messages alone never rings: siw does not look at the
@@ -247,6 +266,7 @@ func (c *cq) noteFailure(wc *verbs.WC) {
 // gather polls all completions into the stash, for a Disconnect that waits for
 // its own completion among the reader's, and returns the next bell.
 func (c *cq) gather() <-chan struct{} {
+	c.follow()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var wc [batchSize]verbs.WC
@@ -302,6 +322,7 @@ func (c *cq) Close() error {
 	}
 	c.mu.Unlock()
 	c.watch.close()
+	c.seat.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.dev.released(destroyCQ(c.h)); err != nil {
