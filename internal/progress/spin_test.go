@@ -639,8 +639,11 @@ func TestDearClock(t *testing.T) {
 		{3 * time.Microsecond, Latency, true},
 		{50 * time.Nanosecond, Economy, false},
 	} {
-		now := int64(1)
+		now, reads := int64(1), 0
 		proc := newProcess(2, twoThreads, func() int64 {
+			if reads++; reads == clockReads { // another thread has the processor meanwhile
+				now += int64(time.Millisecond)
+			}
 			now += int64(c.price)
 			return now
 		}, nil)
