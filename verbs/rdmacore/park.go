@@ -61,6 +61,8 @@ func (s *seat) close() {
 var _ verbs.CQParker = (*cq)(nil)
 
 // Park implements [verbs.CQParker].
+//
+// +checklocksignore: it does not know TryLock.
 func (c *cq) Park(stop func() bool) bool {
 	s := &c.seat
 	if s.up.Load() || !s.mu.TryLock() {
