@@ -506,6 +506,8 @@ func FuzzStream(f *testing.F) {
 func FuzzHandshake(f *testing.F) {
 	f.Add([]byte{3, 0, 0, 8})
 	f.Add([]byte{22, 3, 1, 0, 4, 1, 0, 0, 0})
+	f.Add([]byte{22, 255, 255, 0, 1, 0}) // a version that no TLS has
+	f.Add([]byte{22, 3, 1, 255, 255})    // a record that is too long
 	f.Add([]byte{0x80, 0x2e, 1, 3, 1})
 	cfg := prepared(f, tlstest.NewCA(f).Local(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -516,8 +518,8 @@ func FuzzHandshake(f *testing.F) {
 			_ = a.Close()
 		})
 		wg.Go(func() { _, _ = io.Copy(io.Discard, a) })
-		if _, err := Server(c, cfg, nil); err == nil {
-			t.Error("the handshake succeeds")
+		if conn, err := Server(c, cfg, nil); err == nil || errors.Is(err, ErrPlain) != (conn != nil) {
+			t.Errorf("the handshake ends with %v and the connection %p", err, conn)
 		}
 		_ = c.Close()
 		wg.Wait()

@@ -32,7 +32,7 @@ func Client(conn net.Conn, cfg *tls.Config, name string) (*Conn, error) {
 	c := newConn(conn, nil)
 	c.tls = tls.Client(&c.mem, cfg)
 	if err := c.tls.Handshake(); err != nil {
-		return nil, c.explain(err)
+		return nil, c.explainClient(err)
 	}
 	c.identify()
 	return c, nil
@@ -84,20 +84,28 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.tls.Write(b)
 }
 
-// explain returns the error of a handshake, in words that name the party.
+// explainClient is explain for a client, whose server may be one without TLS.
+func (c *Conn) explainClient(err error) error {
+	if h, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return fmt.Errorf("%w: its answer to the TLS handshake begins with % x", ErrPlain, h.RecordHeader)
+	}
+	gone := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if gone && !c.mem.heard {
+		return fmt.Errorf("%w: it closed the connection at the TLS handshake", ErrPlain)
+	}
+	return c.explain(err)
+}
+
+// explain returns the error of a handshake, in words that name the party. It is never ErrPlain, because Server returns a Conn with that.
 func (c *Conn) explain(err error) error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return fmt.Errorf("the peer's certificate is not accepted: %w", err)
 	}
 	if h, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return fmt.Errorf("%w: its answer to the TLS handshake begins with % x", ErrPlain, h.RecordHeader)
+		return fmt.Errorf("TLS handshake: % x is no header of a TLS record: %w", h.RecordHeader, err)
 	}
 	if text, ok := remoteAlert(err); ok {
 		return fmt.Errorf("the peer refused the TLS handshake: %s", text)
-	}
-	gone := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	if gone && !c.mem.heard {
-		return fmt.Errorf("%w: it closed the connection at the TLS handshake", ErrPlain)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("the TLS handshake did not end in time: %w", err)

@@ -3,10 +3,12 @@ package ofitcp
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -106,6 +108,36 @@ func TestPlainAndSecure(t *testing.T) {
 			t.Errorf("lookup of %s: %v", s, err)
 		}
 	}
+}
+
+// TestBrokenHellos checks that a server goes on after first bytes that begin as a TLS handshake and are none.
+func TestBrokenHellos(t *testing.T) {
+	cfg := secure(tlstest.NewCA(t).Local(t))
+	server := openEcho(t, cfg)
+	hellos := []string{
+		"\x16\xff\xff\x00\x05hello",            // a version that no TLS has
+		"\x16\x03\x01\xff\xff",                 // a record that is too long
+		"\x16\x03\x01\x00\x04\x02\x00\x00\x00", // a message that is no ClientHello
+		"\x16",
+	}
+	for _, hello := range hellos {
+		c, err := net.Dial("tcp4", server.self.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte(hello)); err != nil {
+			t.Error(err)
+		}
+		_ = c.(*net.TCPConn).CloseWrite()
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("% x: the server keeps the connection", hello)
+		}
+		_ = c.Close()
+	}
+	waitCounted(t, server, audit.Refused, causeTLS, uint64(len(hellos)))
+	cl := openEndpoint(t, cfg)
+	newClient(cl, addrOf(t, cl, server), 0).must(t, []byte("behind broken hellos"))
 }
 
 // TestCertificatesRefused checks calls with certificates that one of the two ends does not accept.
