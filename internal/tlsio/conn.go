@@ -163,6 +163,10 @@ func (c *Conn) TryWritev(bufs [][]byte) (int, error) {
 	return n, nil
 }
 
+// Encrypted returns the number of plaintext bytes that TryWritev has encrypted and not counted yet. The peer may have some of them, and can
+// read those of whole records. Only the writer may call Encrypted.
+func (c *Conn) Encrypted() int { return c.accepted }
+
 // encrypt encrypts up to pieceBytes bytes of bufs, in as few records as possible, and returns their number. It copies them first, because
 // they may be memory of a file that has become shorter, or that the program changes.
 func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {

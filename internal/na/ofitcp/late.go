@@ -596,9 +596,10 @@ func (u *unsent) collectLocked() {
 		return
 	}
 	if t := &c.tx; u.writes {
+		left := c.left()
 		for i := t.done; i < len(t.marks); i++ {
 			m := &t.marks[i]
-			if m.op == nil || m.msg == nil || m.end-uint64(len(m.msg)) < t.written || slices.Contains(c.canceled, m.op) {
+			if m.op == nil || m.msg == nil || m.end-uint64(len(m.msg)) < left || slices.Contains(c.canceled, m.op) {
 				continue
 			}
 			u.items = append(u.items, item{op: m.op, what: "send request", msg: m.msg, request: true})

@@ -24,6 +24,7 @@ type lateCaller struct {
 func giveUpWith(t *testing.T, cfg Config, tag uint32, register func(e *Endpoint) []na.Memory) *lateCaller {
 	t.Helper()
 	l := &lateCaller{e: openEndpoint(t, cfg), r: newRaw(t)}
+	l.r.tls = l.e.tls
 	l.to = l.r.lookup(l.e)
 	payload := []byte("handles: ")
 	for _, m := range register(l.e) {

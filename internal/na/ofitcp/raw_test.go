@@ -1,6 +1,7 @@
 package ofitcp
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -14,8 +15,9 @@ import (
 
 // raw is a peer made by hand: a listener, and the connections that a test makes and takes.
 type raw struct {
-	t  testing.TB
-	ln *net.TCPListener
+	t   testing.TB
+	ln  *net.TCPListener
+	tls *tls.Config // of connections that accept takes; nil: they are plain
 }
 
 func newRaw(t testing.TB) *raw {
@@ -30,7 +32,7 @@ func newRawOn(t testing.TB, host net.IP) *raw {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ln.Close() })
-	return &raw{t, ln}
+	return &raw{t: t, ln: ln}
 }
 
 func (r *raw) addr() netip.AddrPort {
@@ -42,6 +44,22 @@ func (r *raw) addr() netip.AddrPort {
 type rawConn struct {
 	t testing.TB
 	*net.TCPConn
+	tls *tls.Conn // nil: the connection is plain
+}
+
+// Read and Write move plaintext.
+func (c *rawConn) Read(b []byte) (int, error) {
+	if c.tls != nil {
+		return c.tls.Read(b)
+	}
+	return c.TCPConn.Read(b)
+}
+
+func (c *rawConn) Write(b []byte) (int, error) {
+	if c.tls != nil {
+		return c.tls.Write(b)
+	}
+	return c.TCPConn.Write(b)
 }
 
 func (r *raw) wrap(c net.Conn, err error) *rawConn {
@@ -51,7 +69,7 @@ func (r *raw) wrap(c net.Conn, err error) *rawConn {
 	}
 	_ = c.SetDeadline(time.Now().Add(patience)) // fails only when closed
 	r.t.Cleanup(func() { _ = c.Close() })
-	return &rawConn{r.t, c.(*net.TCPConn)}
+	return &rawConn{t: r.t, TCPConn: c.(*net.TCPConn)}
 }
 
 func (r *raw) dialOnly(e *Endpoint) *rawConn {
@@ -116,6 +134,9 @@ func (r *raw) dial(e *Endpoint, pid uint32) (*rawConn, cmMessage) {
 func (r *raw) accept(pid uint32) *rawConn {
 	r.t.Helper()
 	c := r.acceptOnly()
+	if r.tls != nil {
+		c.tls = tls.Server(c.TCPConn, r.tls)
+	}
 	m := c.cm()
 	c.write(appendCM(nil, cmMessage{typ: cmResponse, version: m.version, port: m.port, pid: pid, probe: probeLittle}))
 	return c
@@ -164,7 +185,7 @@ func (r *raw) ping(c *rawConn, tag uint32) {
 // lookup returns the raw peer's address for e.
 func (r *raw) lookup(e *Endpoint) na.Addr {
 	r.t.Helper()
-	a, err := e.Lookup(formatAddr(r.addr()))
+	a, err := e.Lookup(e.scheme + r.addr().String())
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -38,6 +38,14 @@ func (s *socket) TryWritev(bufs [][]byte) (int, error) {
 	return s.Conn.TryWritev(bufs)
 }
 
+// encrypted returns the number of bytes that the peer may have although TryWritev has not counted them, see [tlsio.Conn.Encrypted].
+func (s *socket) encrypted() uint64 {
+	if s.tls == nil {
+		return 0
+	}
+	return uint64(s.tls.Encrypted())
+}
+
 // WaitRead is [sockio.Conn.WaitRead]. It does not park while bytes have been taken from the socket and not been read.
 func (s *socket) WaitRead(ready func() bool) error {
 	if s.tls == nil {

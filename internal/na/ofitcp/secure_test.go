@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -256,6 +257,66 @@ func TestPlaceOfLivePeer(t *testing.T) {
 		t.Fatalf("the claim: %+v, %v", m, err)
 	}
 	newClient(server, addrOf(t, server, target), 20).must(t, []byte("for the target"))
+}
+
+// TestSecureRequestsAreNotRepeated has a connection end by a late access while requests wait because the peer reads nothing. Requests of the
+// ciphertext that the socket has taken a part of may have arrived, so they must not be sent again, and their errors must say so.
+func TestSecureRequestsAreNotRepeated(t *testing.T) {
+	var mem na.Memory
+	cfg := secure(tlstest.NewCA(t).Local(t))
+	cfg.LateAccess, cfg.MaxRequest = -1, 8<<10
+	l := giveUpWith(t, cfg, 1, func(e *Endpoint) []na.Memory {
+		mem, _ = e.Register(make([]byte, 10), na.ReadOnly)
+		return []na.Memory{mem}
+	})
+	mem.(na.LateMemory).Withdraw(nil)
+	mem.Close()
+	const requests = 8 << 10 // of 4 KiB: more than sockets hold
+	data := strings.Repeat("x", 4<<10)
+	sends, recvs := make([]*call, requests), make([]*call, requests)
+	for i := range requests {
+		recvs[i] = newCall()
+		l.e.RecvExpected(&recvs[i].op, l.to, uint32(i+2), make([]byte, 10))
+		sends[i] = l.r.send(l.e, uint32(i+2), data)
+	}
+	own := l.to.(*peer).conn.Load()
+	until(t, "a full socket", own.blocked.Load)
+	l.c.write(appendReadReq(nil, []iov{{len: 1, key: keyOf(mem)}}))
+	next := l.r.accept(1)
+	came := make([]bool, requests)
+	for b := make([]byte, requestHeader+len(data)+100); ; { // the requests of the first connection, until it is cut
+		if _, err := io.ReadFull(l.c, b[:baseLen]); err != nil {
+			break
+		}
+		n := header(b).hdrSize()
+		if _, err := io.ReadFull(l.c, b[baseLen:n]); err != nil {
+			break
+		}
+		var m message
+		parseHeader(&m, b[:n])
+		if _, err := io.ReadFull(l.c, b[:m.payload]); err != nil {
+			break
+		}
+		came[m.cqData-2] = true
+	}
+	for i := range requests {
+		if !came[i] {
+			continue
+		}
+		if err := sends[i].park(t); err != nil && strings.Contains(err.Error(), "is not executed") {
+			t.Errorf("request %d has arrived, and its error is: %v", i, err)
+		}
+	}
+	m, _ := next.message()
+	first := int(m.cqData) - 2
+	if first <= 0 || first >= requests || slices.Contains(came[first:], true) {
+		t.Fatalf("request %d is sent again, and has arrived: %v", first, slices.Contains(came[first:], true))
+	}
+	for i := range first {
+		if err := recvs[i].park(t); err == nil || !strings.Contains(err.Error(), "may have been executed") {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
 }
 
 // relay passes connections on to an address, and records the bytes of both directions.

@@ -405,7 +405,7 @@ func (c *conn) settleLocked(m *mark) {
 	if m.op != nil {
 		e := ended{op: m.op, n: int64(m.n)}
 		if m.end > c.tx.written {
-			e.n, e.err = 0, c.opError("send", c.down)
+			e.n, e.err = 0, c.sendError(m)
 		}
 		c.forgetCancel(m.op)
 		c.tx.ended = append(c.tx.ended, e)
@@ -416,6 +416,23 @@ func (c *conn) settleLocked(m *mark) {
 		c.endIfOver(m.t)
 		m.t = nil
 	}
+}
+
+// left returns the position before which bytes of the stream may have reached the peer.
+//
+// +checklocks:c.wmu
+func (c *conn) left() uint64 { return c.tx.written + c.sock.encrypted() }
+
+// sendError returns the error of a message that the dead connection has not written, as far as it knows.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) sendError(m *mark) error {
+	f, whole := c.down, "send"
+	if m.end <= c.left() {
+		whole = "receive"
+	}
+	return &na.Error{Kind: f.kind, Op: "send", Addr: c.peer.String(), Err: f.about(whole)}
 }
 
 // endIfOver notes a transfer that is over, once.
