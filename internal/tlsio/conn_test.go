@@ -456,6 +456,10 @@ func TestIdentity(t *testing.T) {
 	if !anna.Same(renewed) || anna.Same(other) || anna.Same(Identity{}) || !(Identity{}).Same(Identity{}) {
 		t.Error("Same is wrong")
 	}
+	unnamed := id(tlstest.Certificate{})
+	if !unnamed.Same(unnamed) || unnamed.Same(id(tlstest.Certificate{})) {
+		t.Error("Same is wrong for certificates without names")
+	}
 	for _, test := range []struct {
 		id   Identity
 		name string
@@ -475,6 +479,49 @@ func TestIdentity(t *testing.T) {
 	if !other.MayServe(open, "127.0.0.1") {
 		t.Error("a configuration that verifies nothing refuses a certificate")
 	}
+}
+
+// TestUnverifiedIdentity checks that a certificate that was not verified is the same as itself alone, because its owner has chosen its names.
+func TestUnverifiedIdentity(t *testing.T) {
+	ca, mallory := tlstest.NewCA(t), tlstest.NewCA(t)
+	serve := ca.Local(t)
+	serve.ClientAuth = tls.RequireAnyClientCert
+	names := tlstest.Certificate{Name: "anna", Hosts: []string{"127.0.0.1"}}
+	id := func(cfg *tls.Config) Identity {
+		cfg.RootCAs = ca.Pool()
+		_, server, _, _ := connected(t, nil, prepared(t, cfg), prepared(t, serve))
+		return server.Identity()
+	}
+	cfg := ca.Mutual(t, names)
+	anna, again := id(cfg), id(cfg)
+	if !anna.Same(again) {
+		t.Error("a certificate is not the same as itself")
+	}
+	if forged := id(mallory.Mutual(t, names)); anna.Same(forged) || forged.Same(anna) || forged.Subject() != "" || forged.Names() != nil {
+		t.Error("a certificate that was not verified is the same as another one with its names")
+	}
+}
+
+// TestOtherProtocols checks that each end refuses a peer with TLS that does not name the protocol inside it.
+func TestOtherProtocols(t *testing.T) {
+	local := tlstest.NewCA(t).Local(t)
+	raw := local.Clone()
+	raw.ServerName = "127.0.0.1"
+	a, b := net.Pipe()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = tls.Client(a, raw).HandshakeContext(t.Context()) })
+	if _, err := Server(b, prepared(t, local), nil); err == nil || !strings.Contains(err.Error(), "ALPN") {
+		t.Errorf("a client of another protocol: %v", err)
+	}
+	_, _ = a.Close(), b.Close()
+	wg.Wait()
+	a, b = net.Pipe()
+	wg.Go(func() { _ = tls.Server(b, raw).HandshakeContext(t.Context()) })
+	if _, err := Client(a, prepared(t, local), "127.0.0.1"); err == nil || !strings.Contains(err.Error(), "ALPN") {
+		t.Errorf("a server of another protocol: %v", err)
+	}
+	_, _ = a.Close(), b.Close()
+	wg.Wait()
 }
 
 // FuzzStream feeds bytes of any content to a server after its handshake.

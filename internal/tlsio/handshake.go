@@ -34,12 +34,12 @@ func Client(conn net.Conn, cfg *tls.Config, name string) (*Conn, error) {
 	if err := c.tls.Handshake(); err != nil {
 		return nil, c.explainClient(err)
 	}
-	c.identify()
-	return c, nil
+	return c.agreed()
 }
 
 // Server makes the handshake of a server on conn. cfg is a result of [Prepare]. A deadline of conn bounds the handshake. Server calls work,
-// unless it is nil, before it uses the processor, and the function that work returns before it waits for the network.
+// unless it is nil, before it uses the processor, and the function that work returns before it waits for the network. It holds no memory but
+// crypto/tls's until the peer has sent its first byte.
 //
 // If the first byte of the peer belongs to no TLS handshake, Server returns an error that is ErrPlain, and a Conn that reads and writes
 // plaintext, from that byte on, for an answer that the peer understands.
@@ -59,6 +59,15 @@ func Server(conn net.Conn, cfg *tls.Config, work func() func()) (*Conn, error) {
 	c.tls = tls.Server(&c.mem, cfg)
 	if err := c.tls.Handshake(); err != nil {
 		return nil, c.explain(err)
+	}
+	return c.agreed()
+}
+
+// agreed returns c after its handshake. It refuses a peer that names no protocol inside TLS: crypto/tls accepts that, and the peer may be a
+// server of another protocol to which an attacker has passed on the connection.
+func (c *Conn) agreed() (*Conn, error) {
+	if c.tls.ConnectionState().NegotiatedProtocol == "" {
+		return nil, errors.New("the peer speaks TLS and has not agreed on the protocol inside it (ALPN), so it is a program of another kind")
 	}
 	c.identify()
 	return c, nil

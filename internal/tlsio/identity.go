@@ -54,13 +54,22 @@ func (id Identity) Names() []string {
 // oidNames is the identifier of the extension with the subject alternative names (RFC 5280, section 4.2.1.6).
 var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// Same reports whether both certificates have the same subject and the same subject alternative names, or both peers have none.
+// Same reports whether both certificates belong to the same peer, or both peers have none. Two certificates do if they are equal, or if both
+// were verified and have the same subject and the same subject alternative names. The names in a certificate that was not verified prove
+// nothing, because its owner has chosen them, and neither does a certificate without names.
 func (id Identity) Same(other Identity) bool {
-	if id.cert == nil || other.cert == nil {
+	switch {
+	case id.cert == nil || other.cert == nil:
 		return id.cert == other.cert
+	case id.cert.Equal(other.cert):
+		return true
 	}
-	return bytes.Equal(id.cert.RawSubject, other.cert.RawSubject) && bytes.Equal(id.names(), other.names())
+	return id.verified && other.verified && id.hasNames() &&
+		bytes.Equal(id.cert.RawSubject, other.cert.RawSubject) && bytes.Equal(id.names(), other.names())
 }
+
+// hasNames reports whether the certificate has a subject or subject alternative names.
+func (id Identity) hasNames() bool { return len(id.cert.Subject.Names) > 0 || len(id.names()) > 0 }
 
 // names returns the subject alternative names as the certificate has them.
 func (id Identity) names() []byte {
