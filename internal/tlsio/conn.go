@@ -51,7 +51,10 @@ func (c *Conn) TryReadv(bufs [][]byte) (int, error) {
 	for {
 		if !c.drained.Load() {
 			n, err := c.decrypt(bufs)
-			_ = c.mem.flush(c.sock) // answers of crypto/tls to key updates, and alerts; the writer meets an error, too
+			ferr := c.mem.flush(c.sock) // answers of crypto/tls to key updates, and alerts; the writer meets an error, too
+			if errors.Is(ferr, ErrFlood) {
+				return 0, ferr // also with plaintext, because a flood may bring some with each message
+			}
 			if n > 0 {
 				return n, nil
 			}

@@ -1,6 +1,7 @@
 package tlsio
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -46,6 +47,7 @@ type memory struct {
 	begin  func() (end func()) // in the handshake: called before and after work of the processor; may be nil
 	end    func()              // result of begin; nil while the goroutine waits for the network
 	heard  bool                // in the handshake: bytes have come
+	first  []byte              // in the handshake: the byte that peek has read, until it is read again
 
 	in  *inbound // nil while there is nothing in it
 	r   int      // start of the unread bytes in it
@@ -61,6 +63,9 @@ type memory struct {
 	out []byte
 	// +checklocks:mu
 	sent int
+	// flood is the error of a write beyond the limit.
+	// +checklocks:mu
+	flood error
 	// large is the memory of out while a piece is in it.
 	// +checklocks:mu
 	large *outbound
@@ -69,6 +74,10 @@ type memory struct {
 // Read implements [net.Conn].
 func (m *memory) Read(p []byte) (int, error) {
 	switch {
+	case len(m.first) > 0:
+		n := copy(p, m.first)
+		m.first = m.first[n:]
+		return n, nil
 	case m.r < m.w:
 		n := copy(p, m.in[m.r:m.w])
 		m.r += n
@@ -108,19 +117,17 @@ func (m *memory) rest() {
 
 // peek waits for the first byte of the peer, without taking it.
 func (m *memory) peek() (byte, error) {
-	if m.in == nil {
-		m.in, _ = inbounds.Get().(*inbound)
-		m.r, m.w = 0, 0
-	}
-	for m.w == 0 {
-		n, err := m.readUnder(m.in[:])
-		m.w = n
-		if err != nil && n == 0 {
-			m.drop()
+	b := make([]byte, 1) // because thousands of connections may be waiting for it
+	for {
+		n, err := m.readUnder(b)
+		if n > 0 {
+			m.first = b
+			return b[0], nil
+		}
+		if err != nil {
 			return 0, err
 		}
 	}
-	return m.in[0], nil
 }
 
 // drop gives the memory for ciphertext back if there is nothing in it.
@@ -134,12 +141,15 @@ func (m *memory) drop() {
 // Write implements [net.Conn].
 func (m *memory) Write(p []byte) (int, error) {
 	if m.under != nil {
+		m.rest() // because the peer need not read; crypto/tls writes at the end of its work
 		return m.under.Write(p)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := len(m.out) - m.sent + len(p); n > outBytes {
-		return 0, fmt.Errorf("%d bytes of ciphertext wait for a peer that does not read; the limit is %d", n, outBytes)
+		m.flood = fmt.Errorf("%w: %d bytes, and the limit is %d", ErrFlood, n, outBytes)
+		m.pending.Store(true) // so that flush returns it
+		return 0, m.flood
 	}
 	if m.sent > 0 && len(m.out)+len(p) > cap(m.out) {
 		m.out = m.out[:copy(m.out, m.out[m.sent:])]
@@ -150,13 +160,23 @@ func (m *memory) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes ciphertext to the socket until there is none, or until it returns the socket's error.
+// keepBytes is the room in bytes that an empty out keeps, that of a piece of smallBytes. More is given back, because most connections are
+// idle.
+const keepBytes = 2 * smallBytes
+
+// ErrFlood is the error of a connection whose peer asks for answers of TLS itself, such as those to key updates, and does not read them.
+var ErrFlood = errors.New("too much ciphertext waits for a peer that does not read it")
+
+// flush writes ciphertext to the socket until there is none, or until it returns the socket's error, or ErrFlood.
 func (m *memory) flush(s Socket) error {
 	if !m.pending.Load() {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.flood != nil {
+		return m.flood
+	}
 	for m.sent < len(m.out) {
 		n, err := s.TryWritev([][]byte{m.out[m.sent:]})
 		if err != nil {
@@ -169,6 +189,8 @@ func (m *memory) flush(s Socket) error {
 	if m.large != nil {
 		outbounds.Put(m.large)
 		m.large, m.out = nil, nil
+	} else if cap(m.out) > keepBytes {
+		m.out = nil // it has grown by answers of crypto/tls
 	}
 	return nil
 }
