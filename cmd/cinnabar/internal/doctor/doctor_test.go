@@ -244,6 +244,7 @@ func TestDoctorExitCodes(t *testing.T) {
 		{Args: "doctor --only clock 127.0.0.1:1", Code: cli.ExitUsage, Text: "leaves out the probe address"},
 		{Args: "doctor host", Code: cli.ExitUsage, Text: "is not HOST:PORT"},
 		{Args: "doctor host:70000", Code: cli.ExitUsage, Text: "1 to 65535"},
+		{Args: "doctor ofi+tcps://10.0.0.1:5", Code: cli.ExitUsage, Text: "give HOST:PORT"},
 		{Args: "doctor ofi+verbs://10.0.0.1:5", Code: cli.ExitUsage, Text: "cinnabar ping"},
 		{Args: "doctor --only address " + strings.Repeat(" 127.0.0.1:1", maxAddresses+1), Code: cli.ExitUsage, Text: "usage: cinnabar doctor"},
 		{Args: "doctor -t -1s", Code: cli.ExitUsage, Text: "--timeout is -1s"},

@@ -179,6 +179,11 @@ var faults = []struct {
 	{"a control group with too little memory", "cgroup", groupFiles(map[string]string{"memory.max": "16777216"}), nil, finding{Level: levelFault, Finding: "16 MiB of memory", Cause: "/sys/fs/cgroup/run/memory.max", Remedy: "MemoryMax="}},
 	{"a control group with little memory", "cgroup", groupFiles(map[string]string{"memory.max": "134217728"}), nil, finding{Level: levelWarning, Finding: "128 MiB", Remedy: "--memory"}},
 	{"a control group that is nearly full", "cgroup", groupFiles(map[string]string{"memory.max": "1073741824", "memory.current": "1063741824"}), nil, finding{Level: levelWarning, Finding: "1.0 GiB", Cause: "are in use", Remedy: "resources.limits.memory"}},
+	{"a control group full of cached files", "cgroup", groupFiles(map[string]string{"memory.max": "1073741824", "memory.current": "1063741824", "memory.stat": "anon 9\ninactive_file 600000000\nactive_file 300000000"}), nil, finding{Level: levelNote, Finding: "1.0 GiB", Cause: "156 MiB are in use besides cached files"}},
+	{"a full control group of version 1", "cgroup", map[string]string{"proc/self/cgroup": "4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1073741824", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "1063741824", "sys/fs/cgroup/memory/x/memory.stat": "inactive_file 5\ntotal_inactive_file 900000000\n"}, nil,
+		finding{Level: levelNote, Finding: "1.0 GiB", Cause: "156 MiB are in use besides cached files"}},
+	{"a control group that is not mounted", "cgroup", map[string]string{"proc/self/cgroup": "0::/x\n"}, nil, finding{Level: levelNotTried, Finding: "no directory"}},
+	{"locks within a small control group", "memlock", groupFiles(map[string]string{"memory.max": "33554432", "memory.current": "16777216"}), nil, finding{Level: levelOK, Finding: "1.0 MiB can be locked"}},
 	{"a control group with half a processor", "cgroup", groupFiles(map[string]string{"cpu.max": "50000 100000"}), nil, finding{Level: levelWarning, Finding: "0.50 processors", Cause: "/sys/fs/cgroup/run/cpu.max", Remedy: "CPUQuota="}},
 	{"half a processor by version 1", "cgroup", map[string]string{"proc/self/cgroup": "3:cpu,cpuacct:/x\n0::/\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "50000", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000"}, nil,
 		finding{Level: levelWarning, Finding: "0.50 processors", Cause: "cpu.cfs_quota_us", Remedy: "--cpus"}},
@@ -204,6 +209,15 @@ var faults = []struct {
 	{"a coarse clock", "clock", nil, func(s *system) { s.resolution = func() (time.Duration, bool) { return 4 * time.Millisecond, true } }, finding{Level: levelWarning, Finding: "steps of 4ms", Remedy: "highres=on"}},
 	{"a clock that was not set", "clock", nil, func(s *system) { s.now = func() time.Time { return time.Unix(0, 0) } }, finding{Level: levelWarning, Finding: "1970-01-01", Remedy: "chrony"}},
 	{"no link", "interfaces", nil, linked(func(i *networkInterface) { i.Flags &^= net.FlagRunning }), finding{Level: levelWarning, Finding: "eth7 is up and has an address, and no link", Remedy: "ethtool eth7"}},
+	{"a bridge without members", "interfaces", map[string]string{"sys/devices/virtual/net/eth7/": ""}, linked(func(i *networkInterface) { i.Flags &^= net.FlagRunning }), finding{Level: levelNote, Finding: "eth7 is up", Cause: "bridge"}},
+	{"a small MTU of a local tunnel", "interfaces", nil, linked(func(i *networkInterface) { i.MTU, i.addrs = 1000, []netip.Addr{netip.MustParseAddr("fe80::1%eth7")} }), finding{Level: levelOK, Finding: "eth7 (MTU 1000)"}},
+	{"addresses without a link", "own-addresses", nil, linked(func(i *networkInterface) { i.Flags &^= net.FlagRunning }), finding{Level: levelNotTried, Finding: "no address with a link"}},
+	{"a tentative address", "own-addresses", nil, func(s *system) {
+		linked(func(i *networkInterface) { i.addrs = []netip.Addr{netip.MustParseAddr("fe80::1%eth7")} })(s)
+		s.listen = func(context.Context, string) (net.Listener, error) {
+			return nil, os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
+		}
+	}, finding{Level: levelNote, Finding: "cannot be used now", Remedy: "ip -6 addr"}},
 	{"a small MTU", "interfaces", nil, linked(func(i *networkInterface) { i.MTU = 576 }), finding{Level: levelWarning, Finding: "MTU of 576", Remedy: "mtu 1500"}},
 	{"only loopback", "interfaces", nil, linked(func(i *networkInterface) { i.Flags = 0 }), finding{Level: levelNote, Finding: "only processes of this host", Remedy: "ip addr add"}},
 	{"no default route", "routes", map[string]string{"proc/net/route": "Iface Destination Gateway Flags RefCnt Use Metric Mask\neth0 000200C0 00000000 0001 0 0 0 00FFFFFF\n",
@@ -239,6 +253,7 @@ var faults = []struct {
 	{"a small MTU of RoCE", "rdma-ports", portFiles(map[string]string{"/sys/class/net/eth1/mtu": "1500\n"}), nil, finding{Level: levelNote, Finding: "at most 1024 bytes", Remedy: "ip link set eth1 mtu 4200"}},
 	{"no files for devices", "rdma-files", portFiles(nil), nil, finding{Level: levelFault, Finding: "no file /dev/infiniband/uverbs*", Remedy: "--device=/dev/infiniband"}},
 	{"a file that cannot be opened", "rdma-files", map[string]string{"sys/class/infiniband/mlx5_0/": "", "dev/infiniband/uverbs0": "->gone"}, nil, finding{Level: levelFault, Finding: "may not open /dev/infiniband/uverbs0", Cause: "no such file", Remedy: "rule of udev"}},
+	{"rdma_ucm without a device", "rdma-files", map[string]string{"dev/infiniband/rdma_cm": ""}, nil, finding{Level: levelNotTried, Finding: "no RDMA device"}},
 	{"a device that does not fit", "rdma-devices", nil, opening(errors.New("none of its ports is active"), nil), finding{Level: levelWarning, Finding: "mlx5_0 cannot be used", Cause: "none of its ports", Remedy: "rdma-ports"}},
 	{"a device that does not open", "rdma-devices", nil, opening(nil, func() (*auto.Device, error) { return nil, syscall.EACCES }), finding{Level: levelFault, Finding: "mlx5_0 cannot be opened", Cause: "permission denied", Remedy: "rdma-files"}},
 	{"an address that does not answer", "address", nil, func(s *system) { s.addresses = []string{"127.0.0.1:1"} }, finding{Level: levelFault, Finding: "127.0.0.1:1: refused", Cause: "no process listens", Remedy: "start the server"}},
@@ -246,10 +261,11 @@ var faults = []struct {
 	{"an address without a route", "address", nil, func(s *system) { dialing(syscall.ENETUNREACH)(s); s.addresses = []string{"198.51.100.1:5"} }, finding{Level: levelFault, Finding: "198.51.100.1:5: unreachable", Remedy: "ip route get"}},
 	{"an address that drops packets", "address", nil, func(s *system) { dialing(syscall.ETIMEDOUT)(s); s.addresses = []string{"198.51.100.1:5"} }, finding{Level: levelFault, Finding: "198.51.100.1:5: timed out", Cause: "drop rule", Remedy: "nft list ruleset"}},
 	{"an address that resets", "address", nil, func(s *system) { dialing(syscall.ECONNRESET)(s); s.addresses = []string{"198.51.100.1:5"} }, finding{Level: levelFault, Finding: "198.51.100.1:5: reset", Remedy: "log of the server"}},
+	{"the network of a combined address", "address", nil, func(s *system) { s.addresses = []string{"uid://1#na+sm://1-0#ofi+tcp://127.0.0.1:1"} }, finding{Level: levelFault, Finding: "refused"}},
 	{"a shared memory of no process", "address", nil, func(s *system) { s.addresses = []string{"na+sm://999999999-0"} }, finding{Level: levelFault, Finding: "na+sm://999999999-0 does not answer a call", Remedy: "cinnabar ping"}},
 }
 
-// Faults that parts of a system feign.
+// Faults that parts of a system feign, and states of ordinary machines that are none.
 // parity: Y03 P02
 func TestProvokedFaults(t *testing.T) {
 	for _, tc := range faults {
@@ -267,7 +283,13 @@ func TestProvokedFaults(t *testing.T) {
 				tc.change(sys)
 			}
 			tc.want.Probe = tc.probe
-			wantFinding(t, examination(t, sys, tc.probe), tc.want)
+			found := examination(t, sys, tc.probe)
+			wantFinding(t, found, tc.want)
+			for _, f := range found {
+				if tc.want.Level.rank() == 0 && f.Level.rank() > 0 {
+					t.Errorf("%+v on a machine without a fault", f)
+				}
+			}
 		})
 	}
 }

@@ -162,13 +162,39 @@ func (s *system) leastLimit(controller string, file, used [2]string) (least grou
 		}
 		l := groupLimit{"/" + filepath.Join(dir, file[version]), n, -1}
 		if u, found := s.number(filepath.Join(dir, used[version])); found {
-			l.used = u
+			l.used = max(u-s.cachedFiles(filepath.Join(dir, "memory.stat")), 0)
 		}
 		if !ok || l.most-l.used < least.most-least.used {
 			least, ok = l, true
 		}
 	}
 	return least, ok
+}
+
+// memoryLimit returns the limit on memory of the control groups that leaves the least room.
+func (s *system) memoryLimit() (groupLimit, bool) {
+	return s.leastLimit("memory", [2]string{"memory.limit_in_bytes", "memory.max"}, [2]string{"memory.usage_in_bytes", "memory.current"})
+}
+
+// cachedFiles returns the bytes of cached files in a file memory.stat, or 0 without that file. A control group counts them as used, and the
+// kernel frees them when processes need memory. Version 1 has the numbers of the group alone beside those with its children, which begin with
+// "total_".
+func (s *system) cachedFiles(name string) int64 {
+	var alone, total int64
+	for line := range strings.Lines(s.word(name)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseInt(value, 10, 50)
+		if err != nil || n < 0 {
+			continue
+		}
+		switch key {
+		case "inactive_file", "active_file":
+			alone += n
+		case "total_inactive_file", "total_active_file":
+			total += n
+		}
+	}
+	return max(alone, total)
 }
 
 // quota returns the processors that the control groups allow, and the file that says so. ok is false without a limit.
@@ -196,11 +222,11 @@ func probeCgroup(_ context.Context, x *exam) {
 		return
 	}
 	before := len(x.found)
-	if l, ok := x.leastLimit("memory", [2]string{"memory.limit_in_bytes", "memory.max"}, [2]string{"memory.usage_in_bytes", "memory.current"}); ok {
+	if l, ok := x.memoryLimit(); ok {
 		text := fmt.Sprintf("the control group may use %s of memory", cli.SizeText(l.most))
 		cause := l.file
 		if l.used >= 0 {
-			cause += fmt.Sprintf(", of which %s are in use", cli.SizeText(l.used))
+			cause += fmt.Sprintf(", of which %s are in use besides cached files", cli.SizeText(l.used))
 		}
 		const remedy = "raise the limit: MemoryMax= in a systemd unit, --memory for a container, resources.limits.memory in Kubernetes"
 		switch {
@@ -224,7 +250,13 @@ func probeCgroup(_ context.Context, x *exam) {
 		x.add(levelWarning, fmt.Sprintf("the control group may start only %d further threads", max(l.most-l.used, 0)), fmt.Sprintf("%s is %d", l.file, l.most),
 			"raise the limit: TasksMax= in a systemd unit, --pids-limit for a container")
 	}
-	if len(x.found) == before {
+	memory, _ := x.groupDirs("memory")
+	cpu, _ := x.groupDirs("cpu")
+	switch {
+	case len(x.found) > before:
+	case len(memory) == 0 && len(cpu) == 0:
+		x.notTried("/sys/fs/cgroup has no directory of this process's control group")
+	default:
 		x.ok("the control group has no limit on memory and processors, and threads are left")
 	}
 }

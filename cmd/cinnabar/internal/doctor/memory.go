@@ -48,6 +48,9 @@ func probeMemlock(ctx context.Context, x *exam) {
 	if free, ok := kib(x.word("proc/meminfo"), "MemAvailable"); ok && free/8 < lockMost {
 		most = int(max(free/8, lockLeast)) // the probe should not cause a lack of memory
 	}
+	if l, ok := x.memoryLimit(); ok { // the kernel kills a process that exceeds the limit of its control group
+		most = int(min(int64(most), max((l.most-max(l.used, 0))/8, lockLeast)))
+	}
 	b, err := hostmem.Map(most)
 	if err != nil {
 		x.add(levelFault, fmt.Sprintf("%s of memory cannot be mapped", cli.SizeText(int64(most))), cli.OneLine(err), "free memory, or raise the limit on address space (ulimit -v)")

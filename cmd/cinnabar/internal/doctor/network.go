@@ -60,11 +60,16 @@ func probeInterfaces(_ context.Context, x *exam) {
 		case !up || len(i.addrs) == 0:
 			continue
 		}
+		if i.Flags&net.FlagRunning == 0 && x.exists("sys/devices/virtual/net/"+i.Name) {
+			x.add(levelNote, fmt.Sprintf("interface %s is up and has an address, and no link", i.Name), "it is virtual: a bridge without members, or a tunnel that is not connected", "none, unless processes there should be reached; ip link show "+i.Name)
+			continue
+		}
 		if i.Flags&net.FlagRunning == 0 {
 			x.add(levelWarning, fmt.Sprintf("interface %s is up and has an address, and no link", i.Name), "the cable is not connected, or the other end is down", "see ip link show "+i.Name+"; ethtool "+i.Name)
 			continue
 		}
-		if i.MTU > 0 && i.MTU < 1280 {
+		local := !slices.ContainsFunc(i.addrs, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() }) // such as tunnels of macOS
+		if i.MTU > 0 && i.MTU < 1280 && !local {
 			x.add(levelWarning, fmt.Sprintf("interface %s has an MTU of %d bytes", i.Name, i.MTU), "IPv6 needs 1280, and small packets cost throughput", "ip link set "+i.Name+" mtu 1500")
 		}
 		reachable = append(reachable, fmt.Sprintf("%s (MTU %d)", i.Name, i.MTU))
@@ -198,12 +203,13 @@ func probeOwnAddresses(ctx context.Context, x *exam) {
 	}
 	var addrs []netip.Addr
 	for _, i := range list {
-		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+		const up = net.FlagUp | net.FlagRunning // without a link the kernel does not enable the addresses of IPv6
+		if i.Flags&up == up && i.Flags&net.FlagLoopback == 0 {
 			addrs = append(addrs, i.addrs...)
 		}
 	}
 	if len(addrs) == 0 {
-		x.notTried("this host has no address but loopback")
+		x.notTried("this host has no address with a link but loopback")
 		return
 	}
 	addrs = addrs[:min(len(addrs), maxOwn)]
@@ -214,6 +220,10 @@ func probeOwnAddresses(ctx context.Context, x *exam) {
 		cancel()
 		if err == nil {
 			good++
+			continue
+		}
+		if a.Is6() && errors.Is(err, syscall.EADDRNOTAVAIL) {
+			x.add(levelNote, fmt.Sprintf("%s, an address of this host, cannot be used now", a), cli.OneLine(err)+": the kernel still asks its network whether another host has the address (tentative), or another host has it (dadfailed)", "see ip -6 addr, and try again")
 			continue
 		}
 		kind, cause, remedy := unreachable(err)

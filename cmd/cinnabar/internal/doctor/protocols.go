@@ -113,7 +113,8 @@ type target struct {
 
 // parseTarget reads HOST:PORT or the address of an engine.
 func parseTarget(text string) (target, error) {
-	protocol, where, ok := strings.Cut(text, "://")
+	last := text[strings.LastIndexByte(text, '#')+1:] // of a combined address: that of the network
+	protocol, where, ok := strings.Cut(last, "://")
 	t := target{text: text, hostPort: where, engine: ok}
 	switch protocol {
 	case "ofi+tcp", "tcp":
@@ -121,6 +122,8 @@ func parseTarget(text string) (target, error) {
 	case "na+sm", "sm":
 		t.hostPort = ""
 		return t, nil
+	case "ofi+tcps", "tcps":
+		return t, cli.Usagef("address %q: doctor has no certificate for a call to it; give HOST:PORT", text)
 	default:
 		if ok {
 			return t, cli.Usagef("address %q: doctor reaches HOST:PORT and addresses of ofi+tcp and na+sm; cinnabar ping reaches others", text)

@@ -45,17 +45,20 @@ func spaceOf(path string) (space, error) {
 	return space{st.Type == unix.TMPFS_MAGIC, st.Blocks * block, st.Bavail * block}, nil
 }
 
-// reserve makes a file in dir, reserves n bytes for it, and removes it.
+// reserve makes a file in dir and reserves n bytes for it. It removes the name first, so that a process that is killed leaves no bytes behind.
 func reserve(dir string, n int64) error {
 	f, err := os.CreateTemp(dir, ".cinnabar-doctor-")
 	if err != nil {
 		return err
 	}
+	if err := os.Remove(f.Name()); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	err = unix.Fallocate(int(f.Fd()), 0, 0, n)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = nil // the file system cannot reserve; making the file has succeeded
 	}
-	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+	return errors.Join(err, f.Close())
 }
 
 // accessible returns an error unless this user may open the file for reading and writing. It opens nothing, because opening a device
