@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/hostmem"
+	"cinnabar/margo"
 	"cinnabar/verbs/auto"
 )
 
@@ -310,6 +312,16 @@ func TestAddresses(t *testing.T) {
 	found := examination(t, sys, addressProbe)
 	wantFinding(t, found, finding{Probe: addressProbe, Level: levelOK, Finding: e.Addr() + " answered a call"})
 	wantFinding(t, found, finding{Probe: addressProbe, Level: levelOK, Finding: "accepts connections"})
+}
+
+// An engine with shared memory beside its network has an address that combines both.
+func TestCombinedAddress(t *testing.T) {
+	if _, _, err := margo.ChooseAddr(t.Context(), "na+sm", nil); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	sys := thisSystem()
+	sys.addresses = []string{clitest.Engine(t, &cinnabar.Config{AutoSM: true}).Addr()}
+	wantFinding(t, examination(t, sys, addressProbe), finding{Probe: addressProbe, Level: levelOK, Finding: sys.addresses[0] + " answered a call"})
 }
 
 // A server that accepts connections and speaks another protocol, or none.

@@ -113,7 +113,10 @@ type target struct {
 
 // parseTarget reads HOST:PORT or the address of an engine.
 func parseTarget(text string) (target, error) {
-	last := text[strings.LastIndexByte(text, '#')+1:] // of a combined address: that of the network
+	last := text
+	if cli.Combined(text) {
+		last = text[strings.LastIndexByte(text, '#')+1:] // the address on the network
+	}
 	protocol, where, ok := strings.Cut(last, "://")
 	t := target{text: text, hostPort: where, engine: ok}
 	switch protocol {
@@ -187,7 +190,7 @@ var absentRPC = cinnabar.NewRPC[struct{}, struct{}]("cinnabar doctor", cinnabar.
 
 // roundTrip makes one round trip to the RPC layer of the process at address.
 func roundTrip(ctx context.Context, address string) (err error) {
-	e, err := cinnabar.Open(ctx, cli.LocalFor(ctx, address), cli.Logged(ctx, nil))
+	e, err := cinnabar.Open(ctx, cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{AutoSM: cli.Combined(address)}))
 	if err != nil {
 		return err
 	}
