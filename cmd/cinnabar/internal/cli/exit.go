@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"cinnabar"
@@ -106,18 +109,31 @@ func wrongAddress(err error) bool {
 	return ok && !e.Remote && (e.Op == "open engine" || e.Op == "look up") && (e.Code == codes.ProtoNoSupport || e.Code == codes.InvalidArg)
 }
 
-// advice returns the remedy that Run prints after the error of a call of command that got no answer, because nothing listens at the address or
-// because the process does not answer in time; and "" for other errors. The command ping says itself which layer does not answer.
+// advice returns the remedy that Run prints after an error of command, and "" for most errors. A call got no answer, because nothing listens at
+// the address or because the process does not answer in time; the command ping says itself which layer does not answer. Or an address of the
+// command line lacks its protocol, or has one that takes certificates.
 func advice(command string, err error) string {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	switch {
-	case !ok || e.Remote || e.Op != "call":
+	case !ok || e.Remote:
+	case e.Op == "open engine" && e.Code == codes.ProtoNoSupport && isHostPort(e.Addr):
+		return "; the address lacks its protocol: write ofi+tcp://" + Printable(e.Addr)
+	case wrongAddress(err) && (strings.HasPrefix(e.Addr, "ofi+tcps") || strings.HasPrefix(e.Addr, "tcps")):
+		return "; commands have no certificates, so they reach no engine on ofi+tcps"
+	case e.Op != "call":
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "; see whether the server runs there: it prints its address when it starts"
 	case (errors.Is(err, codes.Timeout) || errors.Is(err, os.ErrDeadlineExceeded)) && command != "ping":
 		return "; see with cinnabar ping which layer of the process does not answer"
 	}
 	return ""
+}
+
+// isHostPort reports whether address is HOST:PORT.
+func isHostPort(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	_, numErr := strconv.ParseUint(port, 10, 16)
+	return err == nil && numErr == nil && host != ""
 }
 
 // Reason is why ctx ended, if it has, and err otherwise: a call that failed

@@ -60,6 +60,19 @@ func TestExitCodeOfAddress(t *testing.T) {
 	}
 }
 
+// TestAdviceOfAddress wants a form of the address that is right after one without a protocol, and none that a command cannot use.
+func TestAdviceOfAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"127.0.0.1:7779": "write ofi+tcp://127.0.0.1:7779", "localhost:1": "write ofi+tcp://localhost:1", "[::1]:1": "write ofi+tcp://[::1]:1",
+		"ofi+tcps://127.0.0.1:0": "commands have no certificates", "tcps": "commands have no certificates", "foo": "", "ucx://a:1": "", "ucx:x": "",
+	} {
+		_, err := cinnabar.Open(t.Context(), address, nil)
+		if got := advice("call", err); ExitCode(t.Context(), err) != ExitUsage || !strings.Contains(got, want) || (want == "") != (got == "") {
+			t.Errorf("%s: advice %q for %v, want %q", address, got, err, want)
+		}
+	}
+}
+
 // TestAdviceOfSilence wants the command ping named after a call that got no answer in time, unless ping itself has made the call.
 func TestAdviceOfSilence(t *testing.T) {
 	err := fmt.Errorf("first call: %w", &cinnabar.Error{Op: "call", Code: codes.Timeout, Err: context.DeadlineExceeded})
