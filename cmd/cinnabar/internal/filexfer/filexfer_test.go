@@ -94,6 +94,8 @@ func TestRecvListensOnLoopback(t *testing.T) {
 			t.Errorf("recv --listen %s: %v, %v, want %s", c.listen, addrs, err, c.want)
 		}
 	}
+	_, err := listenAddrs(t.Context(), "7000") // a port without its colon
+	clitest.WantError(t, err, "write :7000")
 }
 
 // Results of transfers, for the lines.

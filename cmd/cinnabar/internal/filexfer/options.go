@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -97,6 +98,9 @@ func listenAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 	}
 	if host == "" {
 		host = cli.ListenHost
+	}
+	if _, err := strconv.ParseUint(host, 10, 16); err == nil {
+		return nil, cli.Usagef("--listen %s names no host; write :%s for that port", text, host)
 	}
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {

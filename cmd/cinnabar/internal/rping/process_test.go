@@ -10,6 +10,11 @@ import (
 	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
+// A client names the likely cause when nothing listens.
+func TestNoServer(t *testing.T) {
+	clitest.WantExit(t, "rping -c -a 127.0.0.1 -p 1 -C 1", cli.ExitFailure, "is a server of rping running there?")
+}
+
 // parity: V73
 func TestTwoProcesses(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
@@ -279,6 +280,9 @@ func runClient(ctx context.Context, dev *verbs.Device, o *options, s cli.Streams
 		return err
 	}
 	if err := e.Dial(ctx, o.addr, e.param()); err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w; is a server of rping running there?", err)
+		}
 		return errors.Join(err, e.Release())
 	}
 	e.debugf("connected to %s", e.Conn.RemoteAddr())
