@@ -18,7 +18,6 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/hostmem"
-	"cinnabar/margo"
 	"cinnabar/verbs/auto"
 )
 
@@ -316,10 +315,10 @@ func TestAddresses(t *testing.T) {
 
 // An engine with shared memory beside its network has an address that combines both.
 func TestCombinedAddress(t *testing.T) {
-	if _, _, err := margo.ChooseAddr(t.Context(), "na+sm", nil); err != nil {
-		t.Skipf("no shared memory: %v", err)
-	}
 	sys := thisSystem()
+	if sm := examination(t, sys, "na+sm")[0]; sm.Level != levelOK {
+		t.Skipf("no shared memory: %+v", sm)
+	}
 	sys.addresses = []string{clitest.Engine(t, &cinnabar.Config{AutoSM: true}).Addr()}
 	wantFinding(t, examination(t, sys, addressProbe), finding{Probe: addressProbe, Level: levelOK, Finding: sys.addresses[0] + " answered a call"})
 }
