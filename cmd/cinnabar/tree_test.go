@@ -237,16 +237,19 @@ func TestOptionsOfEveryCommand(t *testing.T) {
 // Names that do not exist are errors, with the name that may be meant.
 func TestSuggestions(t *testing.T) {
 	for args, want := range map[string]string{
-		"pign":             `unknown command "pign" (did you mean ping or pingpong?); usage: cinnabar COMMAND`,
-		"bench":            "did you mean perf?",
-		"perf rat":         `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
-		"recv x":           `the command takes no arguments, and "x" was given; usage: cinnabar recv`,
-		"help sned":        `unknown command "sned" (did you mean send?)`,
-		"help mem gett":    `unknown command "mem gett" (did you mean get?)`,
-		"info --jsn":       "unknown flag: --jsn (did you mean --csv or --json?); cinnabar info --help lists the options",
-		"nothing-like-it":  `unknown command "nothing-like-it"; usage`,
-		"completion pwsh":  `unknown command "pwsh"`,
-		"mem stat --timeo": "did you mean --timeout?",
+		"pign":              `unknown command "pign" (did you mean ping or pingpong?); usage: cinnabar COMMAND`,
+		"bench":             "did you mean perf?",
+		"perf rat":          `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
+		"recv x":            `the command takes no arguments, and "x" was given; usage: cinnabar recv`,
+		"help sned":         `unknown command "sned" (did you mean send?)`,
+		"help mem gett":     `unknown command "mem gett" (did you mean get?)`,
+		"info --jsn":        "unknown flag: --jsn (did you mean --csv or --json?); cinnabar info --help lists the options",
+		"nothing-like-it":   `unknown command "nothing-like-it"; usage`,
+		"completion pwsh":   `unknown command "pwsh"`,
+		"mem stat --timeo":  "did you mean --timeout?",
+		"pingpong -x":       "unknown shorthand flag: 'x' in -x; cinnabar pingpong --help lists the options",
+		"pingpong -p 99999": `--port "99999": value out of range; cinnabar pingpong --help`,
+		"ping a -n x":       `--count "x": invalid syntax; cinnabar ping --help`,
 	} {
 		clitest.WantRun(t, cli.ExitUsage, strings.Fields(args), want)
 	}

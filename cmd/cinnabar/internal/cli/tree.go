@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,8 +84,13 @@ func didYouMean(prefix string, names []string) string {
 // unknownFlag turns an error about the flags of a command into a usage error, and suggests a flag with a similar name.
 func unknownFlag(cmd *cobra.Command, err error) error {
 	hint := ""
-	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok && e.GetSpecifiedShortnames() == "" { // every name is similar to one letter
 		hint = didYouMean("--", flagsLike(cmd, e.GetSpecifiedName()))
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if n, ok := errors.AsType[*strconv.NumError](err); ok {
+			err = fmt.Errorf("--%s %q: %w", e.GetFlag().Name, e.GetValue(), n.Err)
+		}
 	}
 	return Usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
 }

@@ -299,7 +299,7 @@ func newStat(s cli.Streams) *cobra.Command {
 				if asJSON {
 					return cli.WriteJSON(s.Out, u)
 				}
-				_, err = fmt.Fprintf(s.Out, "%s of %s lent (%d of %d bytes), %d regions, %d clients\n", cli.SizeText(u.Used), cli.SizeText(u.Quota), u.Used, u.Quota, u.Regions, u.Clients)
+				_, err = fmt.Fprintf(s.Out, "%s of %s lent (%d of %d bytes), regions: %d, clients: %d\n", cli.SizeText(u.Used), cli.SizeText(u.Quota), u.Used, u.Quota, u.Regions, u.Clients)
 				return err
 			})
 		},

@@ -55,7 +55,7 @@ func TestCommands(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	clitest.WantRun(t, 1, []string{"mem", "get", token, "-o", copied}, "exists")
-	clitest.WantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5.0 MiB of 10 MiB lent (5242880 of 10485760 bytes), 1 regions")
+	clitest.WantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5.0 MiB of 10 MiB lent (5242880 of 10485760 bytes), regions: 1")
 	var u rmem.Usage
 	if err := json.Unmarshal(clitest.WantRun(t, 0, []string{"mem", "stat", "-p", "3", "-j", e.Addr()}).Out.Bytes(), &u); err != nil || u.Regions != 1 {
 		t.Errorf("%+v, %v", u, err)
@@ -105,7 +105,7 @@ func borrow(t *testing.T, pattern string, serve []string, client ...string) {
 	if o := clitest.WantRun(t, 0, mem("get", token, "--size", strconv.Itoa(len(data)))); !bytes.Equal(o.Out.Bytes(), data) {
 		t.Errorf("%d bytes came back, not those that were put", o.Out.Len())
 	}
-	clitest.WantRun(t, 0, mem("stat", address), "1 regions")
+	clitest.WantRun(t, 0, mem("stat", address), "regions: 1")
 	clitest.WantRun(t, 0, mem("free", token))
 	clitest.WantRun(t, 2, mem("free", token, "-t", "0s"), "--timeout")
 	server.Interrupt()
