@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/hostmem"
@@ -183,6 +184,8 @@ func (x *exam) directory(dir string, need int64, create string) (space, bool) {
 		x.add(levelFault, "this user may make no files in "+dir, fmt.Sprintf("its mode is %v: %v", st.Mode(), cli.OneLine(err)), "chmod 1777 "+dir)
 	case isNoSpace(err):
 		x.add(levelFault, fmt.Sprintf("%s of %s cannot be reserved", cli.SizeText(need), dir), free+": "+cli.OneLine(err), "remove files there, or make it larger: mount -o remount,size=1g "+dir)
+	case errors.Is(err, syscall.EFBIG):
+		x.add(levelFault, fmt.Sprintf("no file of %s can be made in %s", cli.SizeText(need), dir), "the limit RLIMIT_FSIZE on the size of files: "+cli.OneLine(err), "ulimit -f unlimited, or LimitFSIZE=infinity in a systemd unit")
 	default:
 		x.add(levelFault, "no file can be made in "+dir, cli.OneLine(err), "mount it for writing: mount -o remount,rw "+dir)
 	}

@@ -53,7 +53,8 @@ const (
 func clean(text string) string {
 	text = cli.Printable(strings.ReplaceAll(text, "\n", "; "))
 	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "..."
+		const dots = "..."
+		text = strings.ToValidUTF8(text[:maxText-len(dots)], "") + dots
 	}
 	return text
 }
