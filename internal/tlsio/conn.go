@@ -202,7 +202,7 @@ func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {
 	return n + fill, nil
 }
 
-// CloseWrite sends a close_notify, as far as the socket takes it. The writer has written its last byte.
+// CloseWrite sends a close_notify, as far as the socket takes it. It is safe for concurrent use, and later calls of TryWritev fail.
 func (c *Conn) CloseWrite() {
 	if c.tls.CloseWrite() == nil {
 		_ = c.mem.flush(c.sock) // a peer that does not read gets no end of the stream

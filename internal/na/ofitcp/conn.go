@@ -276,6 +276,9 @@ func (c *conn) end(f failure, how endMode) bool {
 		c.sock.WakeWrite()
 		c.linger = time.AfterFunc(lingerTime, func() { _ = c.sock.Close() })
 	} else {
+		if how == endIdle {
+			c.sock.bidFarewell()
+		}
 		_ = c.sock.Close() // it is closed once, here
 	}
 	c.account.Give(hostquota.Connections, 1)

@@ -69,6 +69,9 @@ type Endpoint struct {
 	sealed bool
 	// +checklocks:mu
 	conns map[*conn]struct{}
+	// claimed are the connections of conns that peers have made over ofi+tcps, by the addresses that the peers claim.
+	// +checklocks:mu
+	claimed map[netip.AddrPort][]*conn
 	// half are connections that have not been decided about.
 	// +checklocks:mu
 	half halves
@@ -416,11 +419,14 @@ func (e *Endpoint) connections() []*conn {
 func (e *Endpoint) adopt(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed || c.inbound && e.claimantLocked(c.peer.addr, c.sock.identity(), c) != nil {
+	if e.sealed || c.inbound && e.claimantLocked(c.peer.addr, c.sock.identity()) != nil {
 		return false
 	}
 	e.wg.Add(1)
 	e.conns[c] = struct{}{}
+	if e.tls != nil && c.inbound {
+		e.claimed[c.peer.addr] = append(e.claimed[c.peer.addr], c)
+	}
 	c.used.Store(e.stats.connections.Add(1))
 	return true
 }
@@ -430,6 +436,7 @@ func (e *Endpoint) dropConn(c *conn) {
 	shared.ended(c)
 	e.mu.Lock()
 	delete(e.conns, c)
+	e.unclaimLocked(c)
 	e.mu.Unlock()
 	c.peer.settle()
 }

@@ -168,7 +168,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		cfg: cfg, tls: cfg.TLS, scheme: schemeOf(cfg.Address), setups: hostquota.NewTurns(),
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: peerbook.NewBook[peerKey, peer](),
-		conns: make(map[*conn]struct{}), half: newHalves(),
+		conns: make(map[*conn]struct{}), claimed: make(map[netip.AddrPort][]*conn), half: newHalves(),
 	}
 	e.readers = hostquota.NewReaders(cfg.Quota, e.yield)
 	port, err := e.occupy(ctx, c.bind)

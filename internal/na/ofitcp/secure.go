@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -63,10 +64,16 @@ func (s *socket) WaitRead(ready func() bool) error {
 
 // CloseWrite is [sockio.Conn.CloseWrite].
 func (s *socket) CloseWrite() error {
+	s.bidFarewell()
+	return s.Conn.CloseWrite()
+}
+
+// bidFarewell sends a close_notify, as far as the socket takes it, so that the peer does not take the end of the connection for that of this
+// process. It does nothing over ofi+tcp, where the end of the stream says as much.
+func (s *socket) bidFarewell() {
 	if s.tls != nil {
 		s.tls.CloseWrite()
 	}
-	return s.Conn.CloseWrite()
 }
 
 // kernelCopies reports whether TryReadv and TryWritev pass the caller's memory to the kernel.
@@ -143,16 +150,26 @@ func (s *socket) identity() tlsio.Identity {
 // claimantLocked returns a live connection that was accepted for address addr from a peer with another certificate than id, or nil.
 //
 // +checklocks:e.mu
-func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity, except *conn) *conn {
-	if e.tls == nil {
-		return nil
-	}
-	for c := range e.conns {
-		if c != except && c.inbound && c.peer.addr == addr && !c.dead.Load() && !c.sock.identity().Same(id) {
+func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity) *conn {
+	for _, c := range e.claimed[addr] {
+		if !c.dead.Load() && !c.sock.identity().Same(id) {
 			return c
 		}
 	}
 	return nil
+}
+
+// unclaimLocked takes c out of claimed, if it is there.
+//
+// +checklocks:e.mu
+func (e *Endpoint) unclaimLocked(c *conn) {
+	addr := c.peer.addr
+	if i := slices.Index(e.claimed[addr], c); i >= 0 {
+		e.claimed[addr] = slices.Delete(e.claimed[addr], i, i+1)
+	}
+	if len(e.claimed[addr]) == 0 {
+		delete(e.claimed, addr)
+	}
 }
 
 // claims decides whether a caller may have the place of its address. It may not while a peer with another certificate, whose connection
@@ -160,7 +177,7 @@ func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity, except
 func (e *Endpoint) claims(k *caller) bool {
 	for {
 		e.mu.Lock()
-		old := e.claimantLocked(k.addr, k.sock.identity(), nil)
+		old := e.claimantLocked(k.addr, k.sock.identity())
 		e.mu.Unlock()
 		if old == nil {
 			return true

@@ -319,6 +319,27 @@ func TestSecureRequestsAreNotRepeated(t *testing.T) {
 	}
 }
 
+// TestSecureConnectionGivesWay checks that the peer of a connection that gives way does not take this for the end of a process, and that the
+// place of a connection is free afterwards.
+func TestSecureConnectionGivesWay(t *testing.T) {
+	cfg := secure(tlstest.NewCA(t).Local(t))
+	server, cl := openEcho(t, cfg), openEndpoint(t, cfg)
+	to := addrOf(t, cl, server)
+	newClient(cl, to, 0).must(t, []byte("first"))
+	recv := newCall()
+	cl.RecvExpected(&recv.op, to, 100, make([]byte, 10))
+	until(t, "an idle connection", server.evictIdle)
+	if err := recv.park(t); err == nil || !strings.Contains(err.Error(), errLost.Error()) {
+		t.Errorf("the error at the peer is %v, want %v", err, errLost)
+	}
+	until(t, "a free place", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return len(server.claimed) == 0
+	})
+	newClient(cl, to, 1).must(t, []byte("second"))
+}
+
 // relay passes connections on to an address, and records the bytes of both directions.
 type relay struct {
 	ln  net.Listener
