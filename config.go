@@ -117,7 +117,7 @@ type Config struct {
 	// It is off by default because na+sm opens the memory of the process to the other processes of its user: see SECURITY.md.
 	AutoSM bool
 	// TLS is the configuration of an engine on ofi+tcps, which cannot be opened without one. Its connections are inside TLS 1.3. It must be nil
-	// on ofi+tcp and ofi+verbs, which have no encryption. [Listen] needs a certificate for servers in it. A server whose ClientAuth is
+	// on ofi+tcp, ofi+verbs and na+sm, which have no encryption, and with AutoSM, because shared memory asks for no certificates. [Listen] needs a certificate for servers in it. A server whose ClientAuth is
 	// tls.RequireAndVerifyClientCert accepts only peers with a certificate of its ClientCAs. A dialed server must prove TLS.ServerName or,
 	// if that is empty, the host name or IP address by which it was looked up. Earlier versions of TLS and the resumption of sessions are
 	// turned off. An engine of [Open] without a certificate for servers is Firewalled. The program must not change TLS afterwards; its functions,
@@ -329,6 +329,12 @@ const smMessage = 4096
 
 // sm returns the configuration of the transport of na+sm.
 func (cfg *Config) sm() (sm.Config, error) {
+	switch {
+	case cfg.TLS != nil && cfg.AutoSM:
+		return sm.Config{}, argumentError("open engine", "", "", "TLS and AutoSM are set, and shared memory has no encryption and asks for no certificates; leave AutoSM false")
+	case cfg.TLS != nil:
+		return sm.Config{}, argumentError("open engine", "", "", "TLS is set, and na+sm has no encryption; use ofi+tcps, or leave it nil")
+	}
 	for _, n := range []int{cfg.MaxRequest, cfg.MaxResponse} {
 		if n != 0 && n != smMessage {
 			return sm.Config{}, argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; over na+sm messages have %d bytes, which 0 stands for", n, smMessage)

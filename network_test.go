@@ -158,6 +158,10 @@ func TestTLSSettings(t *testing.T) {
 		_, err := Listen(t.Context(), addr, c)
 		wantCode(t, err, codes.InvalidArg, "TLS")
 	}
+	for addr, c := range map[string]*Config{"na+sm://": cfg, "ofi+tcps://127.0.0.1": {TLS: cfg.TLS, AutoSM: true}} {
+		_, err := Listen(t.Context(), addr, c)
+		wantCode(t, err, codes.InvalidArg, "TLS")
+	}
 	server, err := Listen(t.Context(), "tcps://127.0.0.1", cfg)
 	opened(t, server, err)
 	must(t, add.Handle(server, handleAdd))
