@@ -10,7 +10,7 @@ import (
 
 // TestNoDevice checks that the error of an engine on ofi+verbs without an RDMA device names the option of the device in software.
 func TestNoDevice(t *testing.T) {
-	for _, name := range []string{"", "softwar"} {
+	for _, name := range []string{"", "nosuch"} {
 		release, err := (&RPCDevice{name: name}).Open(t.Context(), "ofi+verbs://127.0.0.1", &cinnabar.Config{})
 		if err == nil { // this machine has a device with that address
 			if err = release(); err != nil {
