@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 
 	"cinnabar"
@@ -57,12 +56,10 @@ var (
 func (h *Health) Set(service string, s Serving) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	states := maps.Clone(h.states)
-	if states == nil {
-		states = map[string]Serving{}
+	if h.states == nil {
+		h.states = map[string]Serving{}
 	}
-	states[service] = s
-	h.states = states
+	h.states[service] = s
 	if h.changed != nil {
 		close(h.changed)
 		h.changed = nil

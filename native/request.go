@@ -160,12 +160,12 @@ func (in *incoming) allowance() time.Duration {
 
 // end releases the context.
 func (in *incoming) end() {
-	if in.id != 0 {
-		in.Calls.Remove(in.Conn, in.id)
-	}
-	if in.stream != nil {
+	if in.stream != nil { // before the id is free, because the next call with the id may be a stream, too
 		in.Streams.Remove(in.Conn, in.id)
 		in.stream.close()
+	}
+	if in.id != 0 {
+		in.Calls.Remove(in.Conn, in.id)
 	}
 	if in.stop != nil {
 		in.stop()

@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 )
 
 var (
@@ -189,6 +193,81 @@ func TestUnknownStream(t *testing.T) {
 	res, err = first.Wait()
 	if h, _, headErr := parseResponseHead(res.b); err != nil || headErr != nil || h.failure != nil {
 		t.Errorf("the first stream: %v, %v, %+v", err, headErr, h.failure)
+	}
+}
+
+// TestStreamIDAgain opens and ends streams with one id on two goroutines, as a client that repeats its ids does. Afterwards the host of the client has
+// no stream, so it may open as many as before.
+// parity: A05
+func TestStreamIDAgain(t *testing.T) {
+	conn, host, calls, streams := make(chan struct{}), "host", new(envelope.Table), envelope.NewStreams(8)
+	payload := appendRequestHead(nil, &requestHead{id: 7, stream: true})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range 20000 {
+				in := &incoming{Arrival: envelope.Arrival{Payload: payload, Conn: conn, Host: host, Calls: calls, Streams: streams}}
+				in.arrive()
+				if in.err != nil && !errors.Is(in.err, errTaken) {
+					t.Error(in.err)
+					return
+				}
+				in.end()
+			}
+		})
+	}
+	wg.Wait()
+	for id := range uint64(2) {
+		if err := streams.Add(conn, id+1, host, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// panicking is an element whose decoding panics at its first time.
+type panicking struct{ n byte }
+
+var decodings atomic.Int32
+
+func (p panicking) AppendProc(b []byte) ([]byte, error) { return append(b, p.n), nil }
+
+func (p *panicking) DecodeProc(b []byte) (int, error) {
+	if decodings.Add(1) == 1 {
+		panic("planned")
+	}
+	p.n = b[0]
+	return 1, nil
+}
+
+// TestStreamDecodingPanics has the decoding of an element panic in a handler. The stream ends, and all of its frames are answered, so nothing is left at
+// the server.
+func TestStreamDecodingPanics(t *testing.T) {
+	server, ep := rawPair(t)
+	s := NewStream[panicking, struct{}]("panics")
+	if err := s.Handle(server, func(ctx context.Context, s *ServerStream[panicking, struct{}]) error {
+		for _, err := range s.Receive(ctx) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Open(t.Context(), ep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(t.Context(), panicking{}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Wait(t.Context()); !errors.Is(err, codes.OtherError) {
+		t.Errorf("the stream ends with %v", err)
+	}
+	for end := time.Now().Add(time.Minute); server.Stats().RequestsActive > 0; {
+		if runtime.Gosched(); time.Now().After(end) {
+			t.Fatalf("%d requests are left", server.Stats().RequestsActive)
+		}
 	}
 }
 

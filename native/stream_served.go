@@ -244,12 +244,7 @@ func (s *servedStream) next(ctx context.Context, p codec.Plan, v any) (bool, err
 			}
 			continue
 		}
-		if element != nil {
-			_, err = p.Decode(element, v)
-		}
-		if s.consumed(w) {
-			s.credit(w)
-		}
+		err = s.decode(w, element, p, v)
 		switch {
 		case err != nil:
 			err = elementError(err)
@@ -259,6 +254,19 @@ func (s *servedStream) next(ctx context.Context, p codec.Plan, v any) (bool, err
 			return true, nil
 		}
 	}
+}
+
+// decode decodes an element of w, if there is one. Then it answers w if that has no further element, also if a type's own decoding panics.
+func (s *servedStream) decode(w *put, element []byte, p codec.Plan, v any) (err error) {
+	defer func() {
+		if s.consumed(w) {
+			s.credit(w)
+		}
+	}()
+	if element != nil {
+		_, err = p.Decode(element, v)
+	}
+	return err
 }
 
 // element takes an element from the oldest put, and keeps the memory of the put until consumed is called. The element is nil if the put has none.
