@@ -23,7 +23,8 @@ type ClientStream[In, Out any] struct {
 	life   context.Context                       // derived from opened
 	cancel context.CancelCauseFunc
 
-	out outbox
+	out  outbox
+	slot In // of addTo, guarded by out.mu
 	// +checklocks:out.mu
 	credits []credit
 	// +checklocks:out.mu
@@ -44,7 +45,7 @@ type ClientStream[In, Out any] struct {
 //
 // If the stream has ended, Send returns its error, or one that wraps [io.EOF] if the handler has returned without an error.
 func (c *ClientStream[In, Out]) Send(ctx context.Context, v In) error {
-	err := c.out.add(ctx, c.life, c.stream.in, &v)
+	err := addTo(ctx, c.life, &c.out, c.stream.in, &c.slot, v)
 	if err == nil {
 		c.flush()
 		return nil
@@ -154,10 +155,7 @@ func (c *ClientStream[In, Out]) nextFrame() (f frame, ok bool) {
 	c.credits = append(c.credits[:0], c.credits[1:]...)
 	f = frame{magic: magicPut, id: c.id, seq: c.nextPut}
 	c.nextPut++
-	var end bool
-	if f.body, f.size, end = c.out.takeLocked(granted); end {
-		f.flags = flagEnd
-	}
+	c.out.takeLocked(granted, &f)
 	return f, true
 }
 
@@ -169,6 +167,7 @@ func (c *ClientStream[In, Out]) send(f frame) {
 			c.fail(err)
 			return
 		}
+		f.memory.exit()
 		c.out.mu.Lock()
 		c.credits = append(c.credits, granted)
 		c.out.mu.Unlock()

@@ -94,7 +94,7 @@ type messagePlan struct{}
 
 // Append implements [codec.Plan].
 func (messagePlan) Append(b []byte, v any) ([]byte, error) {
-	return appendFrame(b, &v.(*frameMessage).frame), nil
+	return v.(*frameMessage).frame.encode(b)
 }
 
 // Decode implements [codec.Plan]. The handler reads the frame, because the stream ends if it cannot be read.
@@ -105,7 +105,7 @@ type answerPlan struct{}
 
 // Append implements [codec.Plan].
 func (answerPlan) Append(b []byte, v any) ([]byte, error) {
-	return appendFrame(b, &v.(*frameAnswer).frame), nil
+	return v.(*frameAnswer).frame.encode(b)
 }
 
 // Decode implements [codec.Plan]. Only credits are decoded by it.
@@ -119,7 +119,7 @@ type batchPlan[T any] struct{ element codec.Plan }
 
 // Append implements [codec.Plan]. Servers send the elements that they have encoded before.
 func (*batchPlan[T]) Append(b []byte, v any) ([]byte, error) {
-	return appendFrame(b, &v.(*batch[T]).frame), nil
+	return v.(*batch[T]).frame.encode(b)
 }
 
 // Decode implements [codec.Plan].
@@ -133,11 +133,11 @@ func (p *batchPlan[T]) Decode(b []byte, v any) (n int, err error) {
 	}
 	rest := out.frame.body
 	out.frame.body = nil
-	for range out.frame.size.count {
+	out.items = make([]T, out.frame.size.count) // as many as there are in the frame
+	for i := range out.items {
 		var element []byte
 		element, rest, _ = cutElement(rest)
-		out.items = append(out.items, *new(T))
-		if _, err := p.element.Decode(element, &out.items[len(out.items)-1]); err != nil {
+		if _, err := p.element.Decode(element, &out.items[i]); err != nil {
 			return 0, elementError(err)
 		}
 	}

@@ -1,16 +1,19 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"cinnabar"
 	"cinnabar/codec"
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 )
 
 // Limits of the elements that a sender keeps while it has no credit. An element may be longer than outboxBytes; no further one is accepted then.
@@ -25,11 +28,20 @@ var (
 	errOver       = fmt.Errorf("native: the server has ended the stream (%w)", io.EOF)
 )
 
+// outboxFree is the length in bytes up to which the memory of an outbox at a server is not counted for the host of the client.
+const outboxFree = 16 << 10
+
 // outbox has the elements of one direction that are not sent yet.
 type outbox struct {
+	budget envelope.Budget // of the client's host, for outboxes at servers; nil: the memory is not counted
+
 	mu sync.Mutex
 	// +checklocks:mu
 	buf []byte // the elements, each behind its length
+	// +checklocks:mu
+	pooled *pooledBytes // the memory of buf; nil: other memory
+	// +checklocks:mu
+	counted bool // budget has counted outboxBytes
 	// +checklocks:mu
 	count int
 	// +checklocks:mu
@@ -52,8 +64,12 @@ func (o *outbox) addLocked(p codec.Plan, v any) (full <-chan struct{}, err error
 		return nil, o.err
 	case o.ended:
 		return nil, errSendClosed
-	case o.count >= outboxCount || len(o.buf) >= outboxBytes:
+	case o.count >= outboxCount || len(o.buf) >= outboxBytes || len(o.buf) >= outboxFree && !o.countLocked():
 		return o.waitLocked(), nil
+	}
+	if len(o.buf) >= pooledFrom && o.pooled == nil {
+		o.pooled, _ = pool.Get().(*pooledBytes)
+		o.buf = append(o.pooled[:0], o.buf...)
 	}
 	start := len(o.buf)
 	b := append(o.buf, 0, 0, 0, 0)
@@ -65,9 +81,60 @@ func (o *outbox) addLocked(p codec.Plan, v any) (full <-chan struct{}, err error
 		return nil, fmt.Errorf("native: an element of %d bytes, at most %d are possible; divide it (%w)", n, uint32(maxElement), codes.Overflow)
 	}
 	binary.LittleEndian.PutUint32(b[start:], uint32(n))
+	if o.pooled != nil && &b[0] != &o.buf[0] { // the element did not fit
+		pool.Put(o.pooled)
+		o.pooled = nil
+	}
 	o.buf = b
 	o.count++
 	return nil, nil
+}
+
+// countLocked counts the memory of the outbox until the end of the stream. It returns false if the host of the client, or the engine, has no room for
+// it. The outbox is full then, until the client has fetched elements.
+// +checklocks:o.mu
+func (o *outbox) countLocked() bool {
+	if o.budget == nil || o.counted {
+		return true
+	}
+	o.counted = o.budget.Charge(outboxBytes) == nil
+	return o.counted
+}
+
+// The memory of an outbox with many elements comes from pool, and goes back when the frame that has it is sent, because append would otherwise
+// allocate five times as much for each frame.
+const pooledFrom = 8 << 10
+
+type pooledBytes [outboxBytes + 64<<10]byte
+
+var pool = sync.Pool{New: func() any { return new(pooledBytes) }}
+
+// frameMemory is the memory of a frame's body. It goes back to pool when the frame is sent. An interceptor may have left a goroutine running that
+// still encodes the frame, so the users are counted.
+type frameMemory struct {
+	users  atomic.Int32 // the owner of the frame is one; 0: the memory may be another frame's
+	pooled *pooledBytes
+}
+
+// enter must be called before the body is read. It returns false if the frame is sent already. A nil frameMemory is memory that is not pooled.
+func (m *frameMemory) enter() bool {
+	for m != nil {
+		n := m.users.Load()
+		if n == 0 {
+			return false
+		}
+		if m.users.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	return true
+}
+
+// exit ends what enter has begun, or the use by the owner.
+func (m *frameMemory) exit() {
+	if m != nil && m.users.Add(-1) == 0 {
+		pool.Put(m.pooled)
+	}
 }
 
 // waitLocked returns a channel that is closed when the outbox changes.
@@ -92,27 +159,37 @@ func (o *outbox) changedLocked() {
 // +checklocks:o.mu
 func (o *outbox) dueLocked() bool { return o.count > 0 || o.ended && !o.sealed }
 
-// takeLocked removes the elements of the next frame: as many as the credit admits.
+// takeLocked moves the elements of the next frame to f: as many as the credit admits. It sets flagEnd if no element follows.
 // +checklocks:o.mu
-func (o *outbox) takeLocked(c credit) (body []byte, size credit, end bool) {
+func (o *outbox) takeLocked(c credit, f *frame) {
 	n := 0
-	for size.count < c.count && int(size.count) < o.count {
+	for f.size = (credit{}); f.size.count < c.count && int(f.size.count) < o.count; f.size.count++ {
 		next := elementSize + int(binary.LittleEndian.Uint32(o.buf[n:]))
-		if size.count > 0 && uint64(n+next) > uint64(c.bytes) {
+		if f.size.count > 0 && uint64(n+next) > uint64(c.bytes) {
 			break
 		}
 		n += next
-		size.count++
 	}
-	size.bytes = uint32(n)
-	body, o.buf, o.count = o.buf[:n:n], o.buf[n:], o.count-int(size.count)
-	if o.count == 0 {
-		o.buf = nil // body has its memory
-		end = o.ended
-		o.sealed = o.ended
+	f.size.bytes = uint32(n)
+	o.count -= int(f.size.count)
+	f.body = o.buf[:n:n]
+	switch rest := o.buf[n:]; {
+	case o.pooled != nil && len(rest) > n: // the shorter part leaves the memory
+		f.body, o.buf = bytes.Clone(f.body), rest
+	default:
+		if o.pooled != nil {
+			f.memory, o.pooled, rest = &frameMemory{pooled: o.pooled}, nil, bytes.Clone(rest)
+			f.memory.users.Store(1)
+		}
+		if o.buf = rest; len(rest) == 0 {
+			o.buf = nil
+		}
+	}
+	if o.count == 0 && o.ended {
+		f.flags |= flagEnd
+		o.sealed = true
 	}
 	o.changedLocked()
-	return body, size, end
 }
 
 // arrive ends a frame that was counted in leaving.
@@ -130,14 +207,18 @@ func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
 	}
-	o.buf, o.count, o.sealed = nil, 0, true
+	if o.pooled != nil {
+		pool.Put(o.pooled)
+	}
+	o.buf, o.pooled, o.count, o.sealed = nil, nil, 0, true
 	o.changedLocked()
 }
 
-// add adds an element, and waits for room if there is none. ctx ends the wait; life ends with the stream.
-func (o *outbox) add(ctx, life context.Context, p codec.Plan, v any) error {
+// addTo adds an element, and waits for room if there is none. ctx ends the wait; life ends with the stream. The element is encoded from slot, which
+// the mutex of o guards, because v would otherwise be allocated.
+func addTo[T any](ctx, life context.Context, o *outbox, p codec.Plan, slot *T, v T) error {
 	for {
-		full, err := o.tryAdd(p, v)
+		full, err := tryAdd(o, p, slot, v)
 		if err != nil || full == nil {
 			return err
 		}
@@ -147,10 +228,13 @@ func (o *outbox) add(ctx, life context.Context, p codec.Plan, v any) error {
 	}
 }
 
-func (o *outbox) tryAdd(p codec.Plan, v any) (<-chan struct{}, error) {
+func tryAdd[T any](o *outbox, p codec.Plan, slot *T, v T) (<-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.addLocked(p, v)
+	*slot = v
+	full, err := o.addLocked(p, slot)
+	*slot = *new(T) // because an idle stream must not keep the memory of v
+	return full, err
 }
 
 // end closes the direction. It returns an error if it is closed already.

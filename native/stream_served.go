@@ -103,7 +103,7 @@ func (w *window[T]) drain() (all []T) {
 }
 
 func newServedStream(in *incoming) *servedStream {
-	return &servedStream{in: in, arrived: make(chan struct{}, 1)}
+	return &servedStream{in: in, out: outbox{budget: in.Budget}, arrived: make(chan struct{}, 1)}
 }
 
 // take takes a frame of the client. It does not block.
@@ -204,10 +204,7 @@ func (s *servedStream) match() (g *get, f frame, ok bool) {
 		return nil, f, false
 	}
 	f = frame{magic: magicElements, id: s.in.id, seq: s.gets.next}
-	var end bool
-	if f.body, f.size, end = s.out.takeLocked(g.grant); end {
-		f.flags = flagEnd
-	}
+	s.out.takeLocked(g.grant, &f)
 	s.gets.remove()
 	s.out.leaving++
 	return g, f, true
@@ -222,6 +219,7 @@ func (s *servedStream) answer(g *get, f frame) {
 		if err := g.call.Respond(ctx, frameAnswer{f}); err != nil {
 			s.blame(fmt.Errorf("native: elements of the stream are lost on their way to the client: %w", err))
 		}
+		f.memory.exit()
 		s.out.arrive()
 	}
 	if len(f.body) <= smallAnswer {
@@ -363,14 +361,16 @@ func (s *servedStream) close() {
 type ServerStream[In, Out any] struct {
 	core    *servedStream
 	in, out codec.Plan
+	sent    Out         // the slot of addTo
 	reading atomic.Bool // a goroutine receives
+	decoded In          // the next element, only used by that goroutine
 }
 
 // Send sends an element. It returns when the element is in the outbox of the stream, which has room for 1,024 elements, and for 256 KiB and one more
 // element. While the outbox is full because the client does not receive, Send waits for ctx or the end of the handler's context. The program may
 // change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
-	if err := s.core.out.add(ctx, s.core.in.life, s.out, &v); err != nil {
+	if err := addTo(ctx, s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err
 	}
 	s.core.deliver()
@@ -400,7 +400,8 @@ func (s *ServerStream[In, Out]) receive(ctx context.Context) (v In, ok bool, err
 		return v, false, errReceiving
 	}
 	defer s.reading.Store(false)
-	ok, err = s.core.next(ctx, s.in, &v)
+	ok, err = s.core.next(ctx, s.in, &s.decoded) // not into v, which would be allocated
+	v, s.decoded = s.decoded, v
 	return v, ok, err
 }
 

@@ -2,6 +2,7 @@ package native
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -67,6 +68,8 @@ type frame struct {
 	seq   uint64 // of the put or the get, from 0
 	size  credit // of the elements, or granted
 	body  []byte // the elements
+
+	memory *frameMemory // of body; nil: it is not pooled
 }
 
 func (f *frame) end() bool  { return f.flags&flagEnd != 0 }
@@ -83,6 +86,17 @@ func appendFrame(b []byte, f *frame) []byte {
 	b = binary.LittleEndian.AppendUint32(b, f.size.bytes)
 	return append(b, f.body...)
 }
+
+// encode appends the frame f, unless its memory is that of another frame.
+func (f *frame) encode(b []byte) ([]byte, error) {
+	if !f.memory.enter() {
+		return b, errSent
+	}
+	defer f.memory.exit()
+	return appendFrame(b, f), nil
+}
+
+var errSent = errors.New("native: the frame is sent already, and an interceptor has called next again")
 
 // frameFlags are the flags that a frame of each kind may have.
 var frameFlags = map[string]byte{magicPut: flagEnd, magicCredit: flagOver, magicGet: 0, magicElements: flagEnd | flagOver}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,11 +140,9 @@ func TestOutbox(t *testing.T) {
 			o.ended = true
 			element := 0
 			for i, want := range c.want {
-				body, size, end := o.takeLocked(c.credit)
-				f := frame{magic: magicPut, id: 1, size: size, body: body}
-				if end {
-					f.flags = flagEnd
-				}
+				f := frame{magic: magicPut, id: 1}
+				o.takeLocked(c.credit, &f)
+				body, size, end := f.body, f.size, f.end()
 				if _, err := parseFrame(appendFrame(nil, &f), magicPut); err != nil || size.count != want || end != (i == len(c.want)-1) || !c.credit.admits(size) && want > 0 {
 					t.Errorf("frame %d has %v, end %v, %v, want %d elements", i, size, end, err, want)
 				}
@@ -158,5 +158,124 @@ func TestOutbox(t *testing.T) {
 				t.Error("a frame is left")
 			}
 		})
+	}
+}
+
+// bytesPlan is the encoding of []byte as it is.
+type bytesPlan struct{}
+
+func (bytesPlan) Append(b []byte, v any) ([]byte, error) { return append(b, *v.(*[]byte)...), nil }
+func (bytesPlan) Decode(b []byte, _ any) (int, error)    { return len(b), nil }
+
+func takeFrame(o *outbox, c credit, f *frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.takeLocked(c, f)
+}
+
+// TestOutboxMemory fills outboxes and takes frames of all sizes from them, while other frames are under way. Each frame has its own bytes until it is sent,
+// although frames that are sent give their memory to others, and none can be encoded after that.
+// parity: A05
+func TestOutboxMemory(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var boxes [3]outbox
+	var added, taken [len(boxes)]uint32 // numbers of elements
+	var pending []frame                 // that are under way; their id is the number of the outbox
+	check := func(f *frame) {
+		b, err := f.encode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseFrame(b, magicPut)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, rest := uint32(f.seq), got.body; len(rest) > 0; n++ {
+			var e []byte
+			if e, rest, _ = cutElement(rest); binary.LittleEndian.Uint32(e) != n || e[4] != byte(f.id) || e[len(e)-1] != byte(f.id) {
+				t.Fatalf("element %d of outbox %d has bytes %x, of %d", n, f.id, e[:8], len(e))
+			}
+		}
+	}
+	pooled := 0
+	for range 20000 {
+		i := r.IntN(len(boxes))
+		o := &boxes[i]
+		if r.IntN(16) > 0 {
+			v := bytes.Repeat([]byte{byte(i + 1)}, 8+r.IntN(1<<r.IntN(17)))
+			binary.LittleEndian.PutUint32(v, added[i])
+			var slot []byte
+			if full, err := tryAdd(o, bytesPlan{}, &slot, v); err != nil {
+				t.Fatal(err)
+			} else if full == nil {
+				added[i]++
+			}
+		} else {
+			f := frame{magic: magicPut, id: uint64(i + 1), seq: uint64(taken[i])}
+			if takeFrame(o, credit{1 + uint32(r.IntN(creditCount)), uint32(r.IntN(creditBytes))}, &f); f.size.count == 0 {
+				continue
+			}
+			taken[i] += f.size.count
+			if f.memory != nil {
+				pooled++
+			}
+			pending = append(pending, f)
+		}
+		if len(pending) > 4 {
+			k := r.IntN(len(pending))
+			f := pending[k]
+			pending = slices.Delete(pending, k, k+1)
+			check(&f)
+			if f.memory.exit(); f.memory != nil {
+				if _, err := f.encode(nil); err == nil {
+					t.Fatal("a frame is encoded after it was sent")
+				}
+			}
+		}
+	}
+	if pooled == 0 {
+		t.Error("no frame has memory of the pool")
+	}
+}
+
+// scarce is a budget of some bytes.
+type scarce struct{ left int64 }
+
+func (s *scarce) Charge(n int64) error {
+	if n > s.left {
+		return codes.Again
+	}
+	s.left -= n
+	return nil
+}
+
+// TestOutboxBudget fills the outbox of a server. It is full at outboxFree while the host of the client has no room for more, and counts once.
+// parity: A05
+func TestOutboxBudget(t *testing.T) {
+	budget := &scarce{}
+	o := outbox{budget: budget}
+	fill := func() (n int) {
+		var slot []byte
+		for {
+			full, err := tryAdd(&o, bytesPlan{}, &slot, make([]byte, 1020))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if full != nil {
+				return n
+			}
+			n++
+		}
+	}
+	if n := fill(); n != outboxFree>>10 {
+		t.Errorf("%d elements without a budget", n)
+	}
+	budget.left = outboxBytes + 7
+	if n := fill(); n != (outboxBytes-outboxFree)>>10 || budget.left != 7 {
+		t.Errorf("%d elements more, and %d bytes of the budget are left", n, budget.left)
+	}
+	o.fail(errOver)
+	if _, err := tryAdd(&o, bytesPlan{}, new([]byte), nil); !errors.Is(err, errOver) || budget.left != 7 {
+		t.Errorf("after the end: %v, %d bytes are left", err, budget.left)
 	}
 }
