@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"context"
+	"crypto/tls"
 	"runtime"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/internal/testproc"
+	"cinnabar/internal/tlstest"
 	"cinnabar/verbs/auto"
 )
 
@@ -61,9 +63,20 @@ func check(t testing.TB, err error) {
 
 const tcp = "ofi+tcp://127.0.0.1"
 
-// onNetworks runs a test over each network.
+const tcps = "ofi+tcps://127.0.0.1"
+
+// onNetworks runs a test over each network without TLS.
 func onNetworks(t *testing.T, test func(t *testing.T, network string)) {
-	for _, network := range []string{tcp, "na+sm://", "ofi+verbs://127.0.0.1"} {
+	onEach(t, []string{tcp, "na+sm://", "ofi+verbs://127.0.0.1"}, test)
+}
+
+// onAllNetworks runs a test over each network.
+func onAllNetworks(t *testing.T, test func(t *testing.T, network string)) {
+	onEach(t, []string{tcp, tcps, "na+sm://", "ofi+verbs://127.0.0.1"}, test)
+}
+
+func onEach(t *testing.T, networks []string, test func(t *testing.T, network string)) {
+	for _, network := range networks {
 		t.Run(network[:indexOf(network)], func(t *testing.T) {
 			if network == "na+sm://" && runtime.GOOS != "linux" {
 				t.Skip("na+sm is for Linux")
@@ -83,34 +96,44 @@ func indexOf(network string) int {
 	return len(network)
 }
 
-// withDevice returns cfg with a software device of its own, if the network needs one. The test closes it after the engine.
-func withDevice(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Config {
+// localTLS is the configuration of all engines on ofi+tcps, made by the first test that needs it.
+var localTLS *tls.Config
+
+// withNeeds returns cfg with a software device of its own, if the network needs one, or with TLS. The test closes the device after the engine.
+func withNeeds(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Config {
 	t.Helper()
-	if network[:indexOf(network)] != "ofi+verbs" {
-		return cfg
-	}
-	dev, err := auto.Software(nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, dev.Close()) })
 	var c cinnabar.Config
 	if cfg != nil {
 		c = *cfg
 	}
-	c.Device = dev
+	switch network[:indexOf(network)] {
+	case "ofi+tcps":
+		if localTLS == nil {
+			localTLS = tlstest.NewCA(t).Local(t)
+		}
+		c.TLS = localTLS
+	case "ofi+verbs":
+		dev, err := auto.Software(nil)
+		must(t, err)
+		t.Cleanup(func() { must(t, dev.Close()) })
+		c.Device = dev
+	default:
+		return cfg
+	}
 	return &c
 }
 
 // listen opens an engine that listens.
 func listen(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), network, withDevice(t, network, cfg))
+	e, err := cinnabar.Listen(t.Context(), network, withNeeds(t, network, cfg))
 	return opened(t, e, err)
 }
 
 // open opens an engine for calls.
 func open(t testing.TB, network string, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Open(t.Context(), network, withDevice(t, network, cfg))
+	e, err := cinnabar.Open(t.Context(), network, withNeeds(t, network, cfg))
 	return opened(t, e, err)
 }
 

@@ -10,7 +10,7 @@ import (
 
 // BenchmarkStream measures elements in one direction: to the server ("up") and to the client ("down").
 func BenchmarkStream(b *testing.B) {
-	for _, network := range []string{tcp, "na+sm://", "ofi+verbs://127.0.0.1"} {
+	for _, network := range []string{tcp, tcps, "na+sm://", "ofi+verbs://127.0.0.1"} {
 		for _, size := range []int{1 << 10, 16 << 20} {
 			name := fmt.Sprintf("%s/%d", network[:indexOf(network)], size)
 			b.Run(name+"/up", func(b *testing.B) { streamUp(b, network, size) })

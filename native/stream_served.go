@@ -367,8 +367,8 @@ type ServerStream[In, Out any] struct {
 }
 
 // Send sends an element. It returns when the element is in the outbox of the stream, which has room for 1,024 elements, and for 256 KiB and one more
-// element. While the outbox is full because the client does not receive, Send waits for ctx or the end of the handler's context. The program may
-// change v when Send has returned.
+// element, or for 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the client does not
+// receive, Send waits for ctx or the end of the handler's context. The program may change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
 	if err := addTo(ctx, s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err

@@ -240,7 +240,7 @@ var streamCases = []streamCase{
 // TestStreamConformance runs the table over each network, and checks that nothing is left at the server.
 // parity: A05
 func TestStreamConformance(t *testing.T) {
-	onNetworks(t, func(t *testing.T, network string) {
+	onAllNetworks(t, func(t *testing.T, network string) {
 		for _, c := range streamCases {
 			t.Run(c.name, func(t *testing.T) {
 				server, ep := pair(t, network, c.config, nil)
@@ -264,14 +264,14 @@ func TestStreamConformance(t *testing.T) {
 // TestStreamElements sends elements of many lengths both ways.
 // parity: A05
 func TestStreamElements(t *testing.T) {
-	onNetworks(t, func(t *testing.T, network string) {
+	sizes := []int{0, 1, 100, 3000, 4096, 5000, 0, 1 << 16, 1 << 18, 1<<18 - 12, 7, 1 << 20, 0, 16 << 20, 1}
+	whole := bytes.Repeat([]byte("cinnabar"), 2<<20)
+	onAllNetworks(t, func(t *testing.T, network string) {
 		server, ep := pair(t, network, nil, nil)
 		must(t, upload.Handle(server, echoStream[blob]))
 		ctx := patient(t)
 		s, err := upload.Open(ctx, ep)
 		must(t, err)
-		sizes := []int{0, 1, 100, 3000, 4096, 5000, 0, 1 << 16, 1 << 18, 1<<18 - 12, 7, 1 << 20, 0, 16 << 20, 1}
-		whole := bytes.Repeat([]byte("cinnabar"), 2<<20)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for _, n := range sizes {
@@ -298,7 +298,7 @@ func TestStreamElements(t *testing.T) {
 // on. Then the elements arrive, all and in order.
 // parity: A05
 func TestStreamHoldsBack(t *testing.T) {
-	onNetworks(t, func(t *testing.T, network string) {
+	onAllNetworks(t, func(t *testing.T, network string) {
 		server, ep := pair(t, network, nil, nil)
 		release, ctx := make(chan struct{}), patient(t)
 		must(t, add.Handle(server, handleAdd))
