@@ -23,7 +23,7 @@ type Compressor interface {
 	Decompress(dst, src []byte) error
 }
 
-// compressLeast is the length in bytes from which arguments and results are compressed, because less of them gains nothing.
+// compressLeast is the length in bytes from which arguments and results are compressed, because compression seldom makes shorter ones shorter.
 const compressLeast = 256
 
 // squeeze returns body in compressed form, or nil if that is not shorter.

@@ -18,12 +18,12 @@
 //	out, err := Add.Call(ctx, endpoint, AddIn{X: 1, Y: 2})
 //
 // A [Stream] is declared by [NewStream] in the same way, and carries any number of elements in both directions: see [Stream.Handle] and
-// [Stream.Open].
+// [Stream.Open]. [Health] serves the state of services, for [CheckHealth] and [WatchHealth].
 //
 // Engines, providers, pools of handlers, interceptors and monitors are those of package cinnabar, and a process may serve an RPC of either
 // package by the same name. Programs in C serve and call no native RPCs: a call from the one family to the other fails with an error that
 // names the mistake. docs/wire-native.md in the repository describes the bytes.
 //
-// All functions and types are safe for concurrent use, except that a program must not change a [Metadata] that it has passed to a
-// function.
+// All functions and types are safe for concurrent use, except that one goroutine at a time receives from a [ClientStream] or a [ServerStream]. A
+// [Metadata] is a map: a program must not change one while another goroutine uses it.
 package native

@@ -19,7 +19,7 @@ type Error struct {
 	Code      codes.Code
 	Text      string  // of the handler's error, at most 4096 bytes, as the peer has sent it; Error escapes it
 	Details   []error // in the order of the server's WithDetail: values of the declared types, and [*UnknownDetail]
-	Truncated bool    // text or details did not fit, and the server has left a part of them out
+	Truncated bool    // text or details exceeded their limits, or a detail could not be encoded; the server has left that part out
 
 	metadata Metadata
 }

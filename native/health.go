@@ -33,8 +33,8 @@ func (s Serving) String() string {
 	return fmt.Sprintf("Serving(%d)", uint8(s))
 }
 
-// Health answers questions about the state of a server's services, as the health service of gRPC does. The program names the services; "" stands
-// for the whole server, and is serving from the beginning. The zero value is ready for use. It is safe for concurrent use.
+// Health serves the states of a server's services to clients, as the health service of gRPC does. The program names the services. The name "" stands
+// for the whole server, whose state is ServingYes until Set changes it. The zero value is ready for use. Health is safe for concurrent use.
 type Health struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -52,7 +52,7 @@ var (
 	healthWatch = NewStream[string, Serving]("__native_health_watch__")
 )
 
-// Set sets the state of a service. Clients that watch it receive the state.
+// Set sets the state of a service. Clients that watch the service receive the state. Clients can name services of at most 1,024 bytes.
 func (h *Health) Set(service string, s Serving) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +66,7 @@ func (h *Health) Set(service string, s Serving) {
 	}
 }
 
-// Get returns the state of a service.
+// Get returns the state of a service. It is ServingUnknown if Set was not called for it, except for the name "".
 func (h *Health) Get(service string) Serving {
 	state, _ := h.get(service, false)
 	return state
@@ -86,7 +86,8 @@ func (h *Health) get(service string, wait bool) (Serving, <-chan struct{}) {
 	return state, h.changed
 }
 
-// Handle registers the health service with an engine or a provider, for [CheckHealth] and [WatchHealth].
+// Handle registers the health service with an engine or a provider, for [CheckHealth] and [WatchHealth]. Each client that watches a service has a stream,
+// which counts towards the limit of [Stream.Handle].
 func (h *Health) Handle(on cinnabar.Registrar, opts ...cinnabar.HandleOption) error {
 	check := func(_ context.Context, service string) (Serving, error) {
 		if len(service) > maxService {
@@ -119,7 +120,7 @@ func (h *Health) watch(ctx context.Context, s *ServerStream[string, Serving]) er
 	return fmt.Errorf("%w: the client has named no service", codes.InvalidArg)
 }
 
-// report sends the state of a service, and again when it changes. States that come faster than the client receives them are left out.
+// report sends the state of a service at once and after each change, until ctx ends. Of several changes while Send waits it sends the last one only.
 func (h *Health) report(ctx context.Context, s *ServerStream[string, Serving], service string) error {
 	for last, first := ServingUnknown, true; ; first = false {
 		state, changed := h.get(service, true)
@@ -141,8 +142,8 @@ func CheckHealth(ctx context.Context, to cinnabar.Target, service string) (Servi
 	return healthCheck.Call(ctx, to, service)
 }
 
-// WatchHealth opens a stream from which the program receives the state of a service, at once and when it changes, until ctx ends or the program
-// cancels the stream. It must receive: the server leaves out states that come faster.
+// WatchHealth opens a stream from which the program receives the state of a service, at once and after each change, until ctx ends or the program
+// cancels the stream. A program that receives slowly may miss states between changes, but not the latest one.
 func WatchHealth(ctx context.Context, to cinnabar.Target, service string) (*ClientStream[string, Serving], error) {
 	s, err := healthWatch.Open(ctx, to)
 	if err != nil {

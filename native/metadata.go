@@ -90,9 +90,9 @@ func parseMetadata(r *reader) (Metadata, error) {
 
 type metadataKey struct{}
 
-// WithMetadata returns a context for native calls that carry m, and the metadata of ctx under other keys. A handler's context carries none of the
-// request's metadata on: the program passes on those that are meant for further services. Call returns an error if there is more
-// than the limits of [Metadata] allow.
+// WithMetadata returns a context for native calls that carry m, and the metadata of ctx under other keys. It copies m. The calls that a handler makes with
+// its context carry none of the request's metadata, because only the handler knows which entries other services may see. Call returns an error if there
+// is more than the limits of [Metadata] allow.
 func WithMetadata(ctx context.Context, m Metadata) context.Context {
 	merged := maps.Clone(m)
 	if merged == nil {
@@ -129,7 +129,7 @@ var (
 
 // SetMetadata puts metadata into the response of the handler that has ctx, also if it returns an error. A later value of a key replaces
 // an earlier one. An error wraps codes.InvalidArg, and says that the response would exceed the limits of [Metadata], that it is made
-// already, or that ctx is no handler's.
+// already, or that ctx does not belong to a handler.
 func SetMetadata(ctx context.Context, key, value string) error {
 	in := served(ctx)
 	if in == nil {

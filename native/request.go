@@ -100,7 +100,8 @@ type incoming struct {
 
 var errTaken = &wireError{codes.ProtocolError, "malformed native envelope: another call over this connection has the same id"}
 
-// arrive makes the call known to cancels. An envelope that cannot be read is refused when the whole request is decoded.
+// arrive enters the call into Calls, so that a cancel can find it, and its stream into Streams. An envelope that cannot be read is refused when the
+// whole request is decoded.
 func (in *incoming) arrive() {
 	id, _, err := peekRequest(in.Payload)
 	if err != nil {

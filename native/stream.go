@@ -25,8 +25,8 @@ type Stream[In, Out any] struct {
 // NewStream describes a stream. The options are those of [New] except WithCompressor. It panics if a type cannot be encoded, or if an option is not
 // valid; the text names the field or the option.
 //
-// Elements are encoded when they are sent, for the network: a bulk handle in an element is accessed over the network also by a peer that is
-// reached over shared memory (Config.AutoSM).
+// Elements are encoded for the network, when they are sent. So a peer accesses the memory of a bulk handle in an element over the network, even if
+// the two processes also share memory (Config.AutoSM).
 func NewStream[In, Out any](name string, opts ...Option) *Stream[In, Out] {
 	s := &Stream[In, Out]{spec: spec{name: name, codec: hgproc.Codec{}, stream: true}}
 	for _, o := range opts {
@@ -57,11 +57,11 @@ func NewStream[In, Out any](name string, opts ...Option) *Stream[In, Out] {
 // Name returns the name of the stream.
 func (s *Stream[In, Out]) Name() string { return s.spec.name }
 
-// ID returns the 64-bit id that stands for the stream on the wire when that provider serves it. It is that of an [RPC] of the same name, so a
-// provider serves one of the two.
+// ID returns the 64-bit id that stands for the stream on the wire when that provider serves it. An [RPC] of the same name has the same id, so a
+// provider serves only one of the two.
 func (s *Stream[In, Out]) ID(provider uint16) uint64 { return s.open.ID(provider) }
 
-// otherShape is the error of a call to an RPC by a client that takes it for a stream, or the reverse.
+// otherShape returns the error for a client that opens an RPC as a stream, or calls a stream as an RPC.
 func (s *spec) otherShape() error {
 	text := "the caller opens a stream %q, which is an RPC of native.New here: call it, or declare it with native.NewStream on both sides"
 	if s.stream {
@@ -72,12 +72,13 @@ func (s *spec) otherShape() error {
 
 // Handle registers h with an engine or a provider. h runs for each stream that a client opens, on a goroutine that may block. The stream ends when h
 // returns: the client receives the elements that h has sent, then the error that h returns, or none, with the metadata of [SetMetadata]. Errors,
-// the context of h, and a nil h are as for [RPC.Handle]; h's context ends with Config.MaxHandlerTime too, which bounds the time of the
-// whole stream. h should receive and send with its context, or one that is derived from it, because h's worker is free for other requests while h waits.
+// the context of h, and a nil h are as for [RPC.Handle]; Config.MaxHandlerTime bounds the time of the whole
+// stream. h should receive and send with its context, or one that is derived from it, because h's worker can then serve other requests while h waits.
 //
-// If the client does not receive the elements that h has sent, the request waits for it also after h has returned, until its context ends.
+// After h has returned, the stream stays open until the client has received the elements that h has sent, or h's context ends.
 //
-// An engine serves at most half of Config.MaxHandlers streams at a time, half of them for one host. Further ones are refused with codes.Again.
+// An engine serves at most half of Config.MaxHandlers streams at a time, and half of these for one host. It refuses further ones with codes.Again. Engines
+// with shared pools (Config.Parent) share this limit.
 func (s *Stream[In, Out]) Handle(on cinnabar.Registrar, h func(context.Context, *ServerStream[In, Out]) error, opts ...cinnabar.HandleOption) error {
 	if h == nil {
 		return s.open.Handle(on, nil, opts...)
@@ -101,12 +102,12 @@ func (s *Stream[In, Out]) Handle(on cinnabar.Registrar, h func(context.Context, 
 // Remove undoes Handle: requests are answered codes.NoEntry. Handlers that run are not affected.
 func (s *Stream[In, Out]) Remove(on cinnabar.Registrar) error { return s.open.Remove(on) }
 
-// Open opens a stream to the process and provider that to names. It does not wait for the server: if the stream is refused, Send, Receive and Wait
-// return the error.
+// Open opens a stream to the process and provider that to names. It does not wait for the server: if the server refuses the stream, Receive and Wait
+// return the error, and Send does once it is known.
 //
 // ctx bounds the whole stream. The request carries the time until its deadline, and its trace context and metadata, as [RPC.Call] does. When ctx ends, the
-// handler's context does too. A program that neither receives until the end nor calls Wait must cancel ctx or call Cancel, because the stream
-// has resources of both sides until then.
+// handler's context ends too. A program that neither receives until the end nor calls Wait must cancel ctx or call Cancel, because the stream has a
+// handler at the server and memory on both sides until then.
 func (s *Stream[In, Out]) Open(ctx context.Context, to cinnabar.Target) (*ClientStream[In, Out], error) {
 	c := &ClientStream[In, Out]{stream: s, to: to, id: callIDs.Add(1), opened: ctx}
 	c.life, c.cancel = context.WithCancelCause(ctx)

@@ -30,18 +30,18 @@ type ClientStream[In, Out any] struct {
 	// +checklocks:out.mu
 	nextPut uint64
 	// +checklocks:out.mu
-	fault error // that this side has ended the stream with; nil: another one
+	fault error // the error with which this side has ended the stream; nil: it has not
 
 	reading atomic.Bool                                  // a goroutine receives; the following fields are its own
 	gets    [streamCredits]*cinnabar.Pending[batch[Out]] // under way, in order; nil: must be sent
-	nextGet uint64                                       // sequence of the first of gets
+	nextGet uint64                                       // sequence number of gets[0]
 	items   []Out                                        // received
 	ended   bool                                         // no element follows
 }
 
-// Send sends an element. It returns when the element is in the outbox of the stream, which has room for 1,024 elements, and for 256 KiB and one more
-// element; the engine sends the elements in it together. While the outbox is full because the handler does not receive, Send waits for ctx, or
-// the end of the stream. The program may change v when Send has returned.
+// Send sends an element. It returns when the element is in the outbox of the stream, from which the engine sends elements together. The outbox accepts an
+// element while it has fewer than 1,024 elements and less than 256 KiB. While it is full because the handler does not receive, Send waits until there
+// is room, ctx ends, or the stream ends. The program may change v when Send has returned.
 //
 // If the stream has ended, Send returns its error, or one that wraps [io.EOF] if the handler has returned without an error.
 func (c *ClientStream[In, Out]) Send(ctx context.Context, v In) error {
@@ -58,7 +58,8 @@ func (c *ClientStream[In, Out]) Send(ctx context.Context, v In) error {
 	return err
 }
 
-// CloseSend announces to the handler that no element follows. The elements that are sent before reach it. CloseSend does not wait.
+// CloseSend announces to the handler that no element follows. The handler receives the elements before that. CloseSend does not wait. A second call
+// returns an error.
 func (c *ClientStream[In, Out]) CloseSend() error {
 	if err := c.out.end(); err != nil {
 		return err
@@ -67,15 +68,15 @@ func (c *ClientStream[In, Out]) CloseSend() error {
 	return nil
 }
 
-// Cancel ends the stream for both sides. The error of further operations is codes.Canceled with err as its cause. The handler's context ends;
-// err does not travel. It has no effect on a stream that has ended.
+// Cancel ends the stream for both sides. Further operations return an error with codes.Canceled and with err as its cause. The handler's context ends;
+// err does not travel. Cancel has no effect on a stream that has ended.
 func (c *ClientStream[In, Out]) Cancel(err error) {
 	c.cancel(err)
 	c.out.fail(errOver)
 }
 
-// Wait waits for the end of the stream, and returns its error: that of the handler, as [RPC.Call] does, or nil if the handler has returned nil. A stream
-// with elements that the program has not received does not end.
+// Wait waits for the end of the stream, and returns the handler's error as [RPC.Call] does, or nil if the handler has returned nil. If ctx ends first, Wait
+// returns an error that wraps that of ctx, and the stream goes on. A stream with elements that the program has not received does not end.
 func (c *ClientStream[In, Out]) Wait(ctx context.Context) error {
 	waited, err := c.await(ctx)
 	if waited != nil {
@@ -99,7 +100,7 @@ func (c *ClientStream[In, Out]) Metadata() Metadata {
 	return maps.Clone(res.metadata)
 }
 
-// await waits for the end of the stream, or of ctx. waited is the error of ctx, and err that of the stream.
+// await waits for the end of the stream, or of ctx. waited is the error of ctx, and err is the error of the stream.
 func (c *ClientStream[In, Out]) await(ctx context.Context) (waited, err error) {
 	if c.apart(ctx) {
 		if waited = await(ctx, ctx, c.call.Done()); waited != nil {
@@ -192,14 +193,14 @@ func (c *ClientStream[In, Out]) put(f frame) (credit, error) {
 	}
 }
 
-// Times between the attempts to send a frame that the server has refused because it has too many requests, or does not know the stream.
+// Least and longest time between two attempts to send a frame that the server has refused, because it has too many requests or does not know the stream.
 const (
 	firstRetry = 200 * time.Microsecond
 	lastRetry  = 50 * time.Millisecond
 )
 
-// retriable reports whether a frame that was refused with err may be sent again. The end of the stream says more than these errors, and comes by
-// itself.
+// retriable reports whether a frame that the server has refused with err may be sent again. If the stream has ended, the response to its request comes
+// and names the reason.
 func retriable(err error) bool {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	return ok && e.Remote && (e.Code == codes.Again || e.Code == codes.NoEntry || e.Code == codes.Permission)
@@ -221,7 +222,7 @@ func (c *ClientStream[In, Out]) pause(ctx context.Context, d time.Duration) (err
 	return err
 }
 
-// fail ends the stream, because a frame could not be sent or was not valid. If the stream has ended before, that end is the reason.
+// fail ends the stream with err, because a frame could not be sent or was not valid. It has no effect on a stream that has ended.
 func (c *ClientStream[In, Out]) fail(err error) {
 	c.out.fail(errOver)
 	if errors.Is(err, errOver) || c.over() || c.life.Err() != nil {
@@ -235,12 +236,12 @@ func (c *ClientStream[In, Out]) fail(err error) {
 	c.cancel(err)
 }
 
-// Receive yields the server's elements. After the last one the loop ends, when the handler has returned nil. An error is yielded once, as the last
-// value: that of ctx; or that of the stream, such as the error that the handler has returned, as from [RPC.Call], or codes.Canceled and codes.Timeout
-// when the context of Open has ended. The program may leave the loop and call Receive again for the elements that follow.
+// Receive yields the server's elements. If the handler has returned nil, the loop ends after the last one. An error is yielded once, as the last
+// value: it is that of ctx, or that of the stream. The latter is the error that the handler has returned, as from [RPC.Call], or codes.Canceled or
+// codes.Timeout when the context of Open has ended. The program may leave the loop and call Receive again for the elements that follow.
 //
-// The engine asks the server for elements while the program is in Receive, and for two frames ahead, so a program that does not receive holds back the
-// handler, and nothing else.
+// Only Receive asks the server for elements, for two frames at a time. So a program that does not receive holds back the handler of this stream, and
+// nothing else.
 func (c *ClientStream[In, Out]) Receive(ctx context.Context) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		for {

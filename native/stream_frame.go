@@ -45,7 +45,7 @@ func (*frameMessage) End() {}
 // frameAnswer is the response to a frame. It implements [envelope.Results] on the pointer.
 type frameAnswer struct{ frame frame }
 
-// Refuse implements [envelope.Results]. The error of a frame is that of its stream, which has an envelope.
+// Refuse implements [envelope.Results]. A frame has no envelope for an error, because the response of its stream carries the error.
 func (*frameAnswer) Refuse(envelope.Arguments, codes.Code, error) bool { return false }
 
 // Expect implements [envelope.Results].

@@ -16,7 +16,7 @@ import (
 	"cinnabar/internal/envelope"
 )
 
-// Limits of the elements that a sender keeps while it has no credit. An element may be longer than outboxBytes; no further one is accepted then.
+// Limits of the elements that a sender keeps while it has no credit. An element is accepted below both limits, and may itself be longer than outboxBytes.
 const (
 	outboxCount = creditCount
 	outboxBytes = creditBytes
@@ -51,7 +51,7 @@ type outbox struct {
 	// +checklocks:mu
 	err error // of add, once nothing can be sent any more
 	// +checklocks:mu
-	leaving int // frames that are taken and have not arrived; counted at servers
+	leaving int // number of frames that the client has not received since takeLocked; counted at servers only
 	// +checklocks:mu
 	room chan struct{} // closed when the outbox changes; nil if no goroutine waits
 }
@@ -249,7 +249,7 @@ func (o *outbox) end() error {
 	return nil
 }
 
-// await waits for c, without the worker of the handler that ctx belongs to.
+// await waits for c. If ctx belongs to a handler, other handlers have its worker meanwhile.
 func await(ctx, life context.Context, c <-chan struct{}) (err error) {
 	select {
 	case <-c:

@@ -16,8 +16,8 @@ import (
 // servedStream is a stream at its server, without its types. It begins with the arrival of the request that opens it, before the handler runs, and
 // ends with that request.
 //
-// Puts are not answered before the handler has received all elements in them, so the client has its credit back then. The memory of the
-// elements is that of the requests, which the engine bounds.
+// A put is answered when the handler has received all of its elements, and the answer gives the credit back to the client. The elements stay in the
+// memory of the requests until then, which the engine bounds.
 type servedStream struct {
 	in  *incoming
 	out outbox // its mutex is taken inside mu
@@ -34,7 +34,7 @@ type servedStream struct {
 	// +checklocks:mu
 	gets window[*get]
 	// +checklocks:mu
-	closed bool // all frames are answered that the stream is over
+	closed bool // the stream is over; frames are answered so
 	// +checklocks:mu
 	fault error // a protocol error of the client, or the loss of elements on their way to it
 }
@@ -44,7 +44,7 @@ type put struct {
 	call *frameCall
 	seq  uint64
 	left uint32 // elements that the handler has not received
-	body []byte // these, in the memory of the request
+	body []byte // these elements, in the memory of the request
 	busy bool   // an element is being decoded
 }
 
@@ -54,7 +54,7 @@ type get struct {
 	grant credit
 }
 
-// window has the frames of one direction that are under way, at most streamCredits, in the order of their sequence numbers.
+// window has the puts or the gets that have come and are not answered, at most streamCredits, in the order of their sequence numbers.
 type window[T any] struct {
 	next  uint64 // sequence of the oldest one
 	slots [streamCredits]struct {
@@ -210,10 +210,11 @@ func (s *servedStream) match() (g *get, f frame, ok bool) {
 	return g, f, true
 }
 
-// smallAnswer is the length in bytes up to which an answer fits into any message, so that the network takes it at once.
+// smallAnswer is the length in bytes up to which an answer fits into any message, so that it can be sent without waiting.
 const smallAnswer = 256
 
-// answer answers a get. A longer answer waits until the client has fetched it, on a goroutine that ends then, or with the handler's context.
+// answer answers a get. An answer of more than smallAnswer bytes may wait until the client has fetched it, on a goroutine that ends then, or with the
+// handler's context.
 func (s *servedStream) answer(g *get, f frame) {
 	respond := func(ctx context.Context) {
 		if err := g.call.Respond(ctx, frameAnswer{f}); err != nil {
@@ -319,7 +320,7 @@ func (s *servedStream) credit(w *put) {
 	_ = w.call.Respond(w.call.Context(), frameAnswer{f}) // a caller that is gone needs no answer
 }
 
-// finish closes the stream for the client's elements and waits until the client has received the server's, or ctx ends.
+// finish ends the direction to the client, because the handler has returned, and waits until the client has received all elements, or ctx ends.
 func (s *servedStream) finish(ctx context.Context) {
 	if s.out.end() != nil {
 		return
@@ -366,9 +367,9 @@ type ServerStream[In, Out any] struct {
 	decoded In          // the next element, only used by that goroutine
 }
 
-// Send sends an element. It returns when the element is in the outbox of the stream, which has room for 1,024 elements, and for 256 KiB and one more
-// element, or for 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the client does not
-// receive, Send waits for ctx or the end of the handler's context. The program may change v when Send has returned.
+// Send sends an element. It returns when the element is in the outbox of the stream, which accepts an element while it has fewer than 1,024 elements and
+// less than 256 KiB, or 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the client does not receive, Send waits until there is room, ctx ends, or the handler's
+// context ends. The program may change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
 	if err := addTo(ctx, s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err
@@ -377,9 +378,9 @@ func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
 	return nil
 }
 
-// Receive yields the client's elements. After the last one, when the client has called CloseSend, the loop ends. An error is yielded once, as the last
-// value: ctx has ended, the handler's context has (the client has cancelled, its time is over, or it is gone), or the client has broken
-// the protocol. The program may leave the loop and call Receive again for the elements that follow.
+// Receive yields the client's elements. If the client has called CloseSend, the loop ends after the last one. An error is yielded once, as the last
+// value: ctx has ended, the handler's context has ended (the client has cancelled, its time is over, or the connection is lost), or the client has
+// broken the protocol. The program may leave the loop and call Receive again for the elements that follow.
 func (s *ServerStream[In, Out]) Receive(ctx context.Context) iter.Seq2[In, error] {
 	return func(yield func(In, error) bool) {
 		for {

@@ -17,8 +17,8 @@ import (
 //	| magic | version | flags | length | stream id | sequence | count | bytes | elements
 //	+-------+---------+-------+--------+-----------+----------+-------+-------+---------
 //
-// A put and its answer, a credit, move elements from the client to the server. A get, which is a credit, and its answer, elements, move them
-// from the server to the client.
+// A put carries elements from the client to the server, and the answer to it is a credit. A get is a credit for the server, and the answer to it
+// carries elements to the client.
 const (
 	magicPut      = "cnsp"
 	magicCredit   = "cnsc"
@@ -29,7 +29,7 @@ const (
 // Flags of frames.
 const (
 	flagEnd  byte = 1 << iota // no element follows; in puts and elements
-	flagOver                  // the server has no such stream; in answers
+	flagOver                  // the server does not have the stream; in credits and elements
 )
 
 const (
@@ -101,8 +101,8 @@ var errSent = errors.New("native: the frame is sent already, and an interceptor 
 // frameFlags are the flags that a frame of each kind may have.
 var frameFlags = map[string]byte{magicPut: flagEnd, magicCredit: flagOver, magicGet: 0, magicElements: flagEnd | flagOver}
 
-// parseFrame reads a frame of one of the kinds. The body refers to the memory of b. If only the frame's fields are wrong, the result has its
-// stream id all the same.
+// parseFrame reads a frame of one of the kinds. The body refers to the memory of b. If b has a whole header of such a kind, the result has the stream
+// id even with an error, because the error then ends the stream.
 func parseFrame(b []byte, kinds ...string) (f frame, err error) {
 	if len(b) < frameSize || !slices.Contains(kinds, string(b[:offVersion])) {
 		return frame{}, badFrame("%d bytes that begin with %q, want one of %q with %d bytes at least", len(b), b[:min(len(b), offVersion)], kinds, frameSize)

@@ -69,7 +69,7 @@ type Limits struct {
 type Arrival struct {
 	Payload []byte          // the envelope and the arguments, valid until End
 	Conn    <-chan struct{} // closed when the connection of the request is lost; nil for a call of the process to itself
-	Host    any             // the host of the caller; a comparable value
+	Host    any             // the host of the caller, a comparable value, by which streams are counted
 	Calls   *Table          // the calls that the engine serves
 	Streams *Streams        // the streams among them
 	MaxTime time.Duration   // Config.MaxHandlerTime; 0: none

@@ -7,8 +7,8 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Streams has the streams that an engine serves, and bounds their number. A stream is named as a call is: by the connection of its request and by
-// the id of that call. It is safe for concurrent use.
+// Streams has the streams that an engine serves, and bounds their number. The key of a stream is that of its call: the connection of the request and
+// the id of the call. Streams is safe for concurrent use.
 type Streams struct {
 	limit int // streams of all hosts; one host has at most half of them
 
@@ -21,7 +21,8 @@ type Streams struct {
 
 type openStream struct{ stream, host any }
 
-// streamsPart is the part of the handlers, one in so many, that streams may hold. The others serve the frames of the streams.
+// streamsPart divides the handlers: streams may have one in streamsPart of them, and one host one in streamsPart of those. The other handlers serve
+// the frames of the streams.
 const streamsPart = 2
 
 // NewStreams returns an empty set for an engine with that limit of handlers.
