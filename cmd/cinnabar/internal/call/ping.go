@@ -70,10 +70,10 @@ be a C program; a layer that ping cannot try there is reported as not tried.`,
 type layer struct {
 	Layer string  `json:"layer"`          // "tcp", "rpc", "handler"
 	Usec  float64 `json:"usec,omitempty"` // until it answered; absent if it was not tried
-	Note  string  `json:"note,omitempty"`
+	Note  string  `json:"note,omitempty"` // the reason why it was not tried
 }
 
-// pinged is the result of ping.
+// pinged is the result of ping. Times are in microseconds.
 type pinged struct {
 	Address   string  `json:"address"`
 	Transport string  `json:"transport"`
@@ -127,14 +127,14 @@ type pinger struct {
 	print  func(layer)
 }
 
-// answered notes that a layer has answered.
+// answered records and prints the time until a layer has answered.
 func (p *pinger) answered(name string, began time.Time) {
 	l := layer{Layer: name, Usec: micro(time.Since(began))}
 	p.result.Layers = append(p.result.Layers, l)
 	p.print(l)
 }
 
-// skipped notes why a layer was not tried.
+// skipped records and prints the reason why a layer was not tried.
 func (p *pinger) skipped(name, why string) {
 	l := layer{Layer: name, Note: "not tried: " + why}
 	p.result.Layers = append(p.result.Layers, l)
@@ -156,7 +156,7 @@ func (p *pinger) layers(ctx context.Context) error {
 	return p.handler(ctx)
 }
 
-// tcp connects as the network does, and closes the connection. A server treats it like that of a port scanner.
+// tcp connects as the network does, and closes the connection. The server counts it as a connection without a request.
 func (p *pinger) tcp(ctx context.Context) error {
 	address := p.ep.String()
 	where, ok := strings.CutPrefix(address[strings.LastIndexByte(address, '#')+1:], "ofi+tcp://") // the last part of a combined address is that of the network
@@ -178,6 +178,7 @@ func (p *pinger) tcp(ctx context.Context) error {
 	return c.Close()
 }
 
+// pingRPC has no arguments and results, because no process serves it.
 var pingRPC = cinnabar.NewRPC[struct{}, struct{}](pingName, cinnabar.WithFlavor(cinnabar.Mercury))
 
 // rpc makes one round trip to the RPC layer.

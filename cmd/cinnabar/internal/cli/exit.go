@@ -35,12 +35,12 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// Usagef is a command line that cannot be carried out as it stands.
+// Usagef returns an error that ends the command with ExitUsage, because the command line is wrong.
 func Usagef(format string, args ...any) error {
 	return &exitError{code: ExitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// Exitf is the end of a command with another exit code than those of a failure and of a wrong command line.
+// Exitf returns an error that ends the command with exit code code, for a result that is neither a failure nor a wrong command line.
 func Exitf(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }

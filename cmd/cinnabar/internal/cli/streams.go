@@ -79,7 +79,7 @@ func IsTerminal(w io.Writer) bool {
 	return ok && cwriter.IsTerminal(int(f.Fd()))
 }
 
-// Columns returns the columns of the terminal that w is, at most [Width]; Width if w is no terminal.
+// Columns returns the number of columns of the terminal w, at most [Width]. If w is no terminal, it returns Width.
 func Columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok && IsTerminal(w) {
 		if columns, _, err := cwriter.GetSize(int(f.Fd())); err == nil && columns > 0 {

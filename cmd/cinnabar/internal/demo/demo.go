@@ -54,8 +54,8 @@ with the code of send and recv, calls remote procedures that pull integers to
 add up, and the data, and keeps the data in memory that the other process lends:
 over ofi+tcp, over ofi+verbs on the RDMA device, and over na+sm. With --auto-sm the
 engines on the first two networks have shared memory beside them, which carries the calls.
-Each pass is verified by SHA-256. The line after the table says ok, and commands to try
-next follow it.
+Each pass is verified by SHA-256. The line after the table says ok, and commands to
+try next follow it.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
 reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(defaultSize)),
@@ -284,7 +284,7 @@ func (d *session) print(w io.Writer) error {
 	return i.Err
 }
 
-// next names commands that show more.
+// next has the commands that demo prints after a run, for a user who tries the program for the first time.
 const next = `Try next (in a clone, go run ./cmd/cinnabar stands for cinnabar):
   cinnabar demo FILE               the same with the bytes of a file of yours
   cinnabar compare                 copies and wake-ups over TCP and verbs

@@ -40,7 +40,7 @@ func probePtraceScope(_ context.Context, x *exam) {
 }
 
 // The peer of the probe attach is a child process: the executable with a hidden command. It has a buffer of attachSize bytes, and both
-// sides access the memory of the other one:
+// sides access the memory of the other side:
 //
 //	probe                                     child
 //	 | <---------- address of its buffer ------- |  attachReady
@@ -48,30 +48,33 @@ func probePtraceScope(_ context.Context, x *exam) {
 //	 | ---------------------- attachOrder -----> |  once without and once with permission of the probe's process
 //	 | <--------- result of its accesses ------- |  attachResult
 //
-// Its input ends with the probe, and so does it.
+// The child ends when its input ends, which is when the probe ends.
 const attachSize = 64 << 10
 
+// attachReady has the address of the child's buffer.
 type attachReady struct{ At uint64 }
 
+// attachOrder has the process of the probe, and the address of its buffer.
 type attachOrder struct {
 	PID int
 	At  uint64
 }
 
+// attachResult is the result of the child's accesses to the probe's buffer.
 type attachResult struct {
-	Err     string
-	Denied  bool // EPERM or ENOSYS
-	Missing bool // ENOSYS
-	Written bool // the probe's bytes are in the child's buffer
+	Err     string // "": both accesses succeeded
+	Denied  bool   // EPERM or ENOSYS
+	Missing bool   // ENOSYS
+	Written bool   // the probe's bytes are in the child's buffer
 }
 
-// Bytes that each side has in its buffer at first, and writes into the other one.
+// The byte with which each side fills its own buffer first, and then writes into the buffer of the other side.
 const (
 	probeByte = 0x5a
 	childByte = 0xa5
 )
 
-// attachTimeout bounds the life of a child that got no orders.
+// attachTimeout bounds the life of a child.
 const attachTimeout = time.Minute
 
 // newPeer returns the hidden command of the child.
@@ -83,7 +86,7 @@ func newPeer(s cli.Streams) *cobra.Command {
 }
 
 // errStarted is the error of the hidden command when a user starts it.
-var errStarted = errors.New("this command is started by others: it is one half of doctor")
+var errStarted = errors.New("this command is started by others: the command doctor starts it for its probe attach")
 
 func servePeer(in io.Reader, out io.Writer) error {
 	if f, ok := in.(*os.File); !ok || cli.IsTerminal(f) {
@@ -144,14 +147,14 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// attached are the two processes of the probe.
+// attached is the child process of the probe, and the connection to it.
 type attached struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	orders  *json.Encoder
 	results *json.Decoder
 	stderr  limitedBuffer
-	child   uint64 // the address of its buffer
+	child   uint64 // the address of the child's buffer
 }
 
 // limitedBuffer keeps the first bytes of the child's standard error.

@@ -10,12 +10,12 @@ import (
 // Bounds of a good clock.
 const (
 	clockGrain = time.Microsecond      // resolution
-	clockSlow  = 500 * time.Nanosecond // cost of a reading; that of a fast one is below 100
-	clockYear  = 2024                  // of the first version of this program
+	clockSlow  = 500 * time.Nanosecond // time of a reading; a fast clock takes less than 100 ns
+	clockYear  = 2024                  // an earlier date is wrong, because this program is younger
 	clockDir   = "sys/devices/system/clocksource/clocksource0/"
 )
 
-// slowClocks are sources of which a reading takes a microsecond or more, because it asks a device.
+// slowClocks are the clock sources whose readings take a microsecond or more, because they read a device.
 var slowClocks = []string{"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}
 
 func probeClock(_ context.Context, x *exam) {
@@ -34,7 +34,7 @@ func probeClock(_ context.Context, x *exam) {
 		x.add(levelWarning, fmt.Sprintf("the monotonic clock moves in steps of %v", resolution), "the kernel has no high-resolution timers", "build or boot the kernel with high-resolution timers (highres=on)")
 	}
 	if now := x.now(); now.Year() < clockYear {
-		x.add(levelWarning, "the clock of the day says "+now.UTC().Format(time.DateOnly), "it was not set", "set it, for example by chrony or systemd-timesyncd: certificates and logs depend on it")
+		x.add(levelWarning, "the date of this machine is "+now.UTC().Format(time.DateOnly), "it was not set", "set it, for example by chrony or systemd-timesyncd: certificates and logs depend on it")
 	}
 	if len(x.found) > before {
 		return

@@ -1,9 +1,9 @@
 // Package doctor has the command doctor, which tries the parts of a machine on which RPCs, shared memory and RDMA depend, and prints findings
 // with their causes and remedies.
 //
-// A probe tries one thing, such as locking memory. It sees the machine through a system, which tests replace in part, and adds findings to its
-// exam. A finding has a level: ok, note, warning or fault. A probe that cannot run says so with the reason, at the level "not tried". Probes
-// run one after the other, each for a bounded time.
+// A probe tries one part of the machine, such as locking memory. It reads the machine through a system, which tests replace in part, and adds findings to
+// its exam. A finding has a level: ok, note, warning or fault. If a probe cannot run, it adds a finding of the level "not tried" with the reason.
+// Probes run one after the other, each for a bounded time.
 package doctor
 
 import (
@@ -47,12 +47,12 @@ func newCommand(s cli.Streams, sys *system) *cobra.Command {
 		Short: "Try this machine, and name faults with their causes and remedies",
 		Long: `doctor tries the parts of this machine on which RPCs, shared memory and RDMA depend: it locks
 memory, reads the memory of another process, registers memory on devices, and makes calls over
-each protocol within this host. It connects to each ADDRESS: HOST:PORT, or the address of an
-engine on ofi+tcp or na+sm, which must also answer a call.
+each protocol within this host. It also connects to each ADDRESS, which is HOST:PORT, or that of an
+engine on ofi+tcp or na+sm; the engine must also answer a call.
 
-Each line begins with a level. A fault is something that does not work; a warning, something that
-works slowly or in part; a note is worth knowing, such as hardware that is missing. A probe that cannot run
-is "not tried", with the reason. The exit code is 4 if there is a fault, 3 if there is a warning, otherwise 0.`,
+Each finding begins with a level: a fault does not work; a warning works slowly or in part, or will
+fail soon; a note is worth knowing, such as missing hardware. A probe that cannot run is "not
+tried", with the reason. The exit code is 4 if there is a fault, 3 if there is a warning, else 0.`,
 		Example: "  cinnabar doctor\n  cinnabar doctor --only memlock,attach,shm\n  cinnabar doctor --only address ofi+tcp://10.0.0.7:7000 10.0.0.7:22",
 		Args:    cobra.MaximumNArgs(maxAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -139,9 +139,9 @@ func listProbes(w io.Writer, list []probe, asJSON bool) error {
 
 // report is the output of --json.
 type report struct {
-	Probes   int       `json:"probes"`
+	Probes   int       `json:"probes"`          // number of probes that ran
 	Timeout  float64   `json:"timeout_seconds"` // of each probe
-	Worst    level     `json:"worst"`           // fault, warning or ok: the exit code
+	Worst    level     `json:"worst"`           // fault, warning or ok; the exit code follows from it
 	Findings []finding `json:"findings"`
 }
 
@@ -193,7 +193,7 @@ func heading(n int, timeout time.Duration) string {
 	return fmt.Sprintf("%d probes, each with a time-out of %v", n, timeout)
 }
 
-// many prints a number of things.
+// many returns a text such as "1 fault" or "2 faults".
 func many(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -201,6 +201,7 @@ func many(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
+// were returns a text such as "1 fault was" or "2 faults were".
 func were(n int, thing string) string {
 	if n == 1 {
 		return many(n, thing) + " was"
@@ -208,7 +209,7 @@ func were(n int, thing string) string {
 	return many(n, thing) + " were"
 }
 
-// text prints findings in so many columns.
+// text prints findings, folded to columns.
 type text struct {
 	cli.Printer
 	columns int
@@ -232,10 +233,10 @@ func (t *text) line(word, text string) {
 	}
 }
 
-// leastColumns is the width of the texts on a terminal that is narrower than any in use.
+// leastColumns is the least width of texts in columns, however narrow the terminal is.
 const leastColumns = 20
 
-// broken returns text with spaces in words that are wider than width.
+// broken returns text with spaces inserted into words that are wider than width, so that each part fits.
 func broken(text string, width int) string {
 	var b strings.Builder
 	n := 0

@@ -15,10 +15,10 @@ import (
 
 // Least limits on descriptors and processes.
 const (
-	filesFault     = 256  // an engine and its program cannot serve more than some tens of connections
-	filesWarning   = 4096 // connections of a server, two descriptors each
-	processesLeast = 256  // threads of a program, and of others of this user
-	pidsLeft       = 64
+	filesFault     = 256  // descriptors; with fewer an engine can serve only some tens of connections
+	filesWarning   = 4096 // descriptors; a server needs two for each connection
+	processesLeast = 256  // threads of all programs of this user
+	pidsLeft       = 64   // threads that the control group still allows
 )
 
 // count prints a limit that is a number.
@@ -69,7 +69,7 @@ func probeProcesses(_ context.Context, x *exam) {
 	}
 }
 
-// capabilities of capability.h that matter here, with their bits.
+// capabilities are those of capability.h on which a probe depends, with their bits.
 var capabilities = []struct {
 	name string
 	bit  uint
@@ -141,13 +141,13 @@ func (s *system) groupDirs(controller string) (dirs []string, second bool) {
 
 // groupLimit is a limit of a control group.
 type groupLimit struct {
-	file string // that has the limit
+	file string // the file that has the limit
 	most int64
-	used int64 // -1: not known
+	used int64 // in the unit of most; -1: not known
 }
 
-// leastLimit returns the limit that leaves the least room; ok is false if there is none. The names of the files are those of the two
-// versions of control groups.
+// leastLimit returns the limit that leaves the least room; ok is false if there is none. file and used have the names of the files in versions 1 and 2
+// of control groups.
 func (s *system) leastLimit(controller string, file, used [2]string) (least groupLimit, ok bool) {
 	const unlimited = 1 << 62 // version 1 writes a number above where there is no limit
 	dirs, second := s.groupDirs(controller)

@@ -18,12 +18,12 @@ import (
 const (
 	lockLeast  = 4 << 10   // the first size that memlock tries; each further one is four times as large
 	lockMost   = 64 << 20  // the last size
-	lockWanted = 1 << 20   // buffers of a connection over ofi+verbs, and a little data
+	lockWanted = 1 << 20   // enough for the buffers of a connection over ofi+verbs, and a little data
 	lowMemory  = 256 << 20 // less is worth a warning
-	noMemory   = 32 << 20  // less than the smallest MaxMemory of an engine
+	noMemory   = 32 << 20  // less is a fault, because an engine needs as much
 	endpointSM = 10 << 20  // a server on na+sm needs at most this in /dev/shm
-	socketTmp  = 64 << 10  // and this in /tmp
-	smallShm   = 64 << 20
+	socketTmp  = 64 << 10  // a server on na+sm needs at most this in /tmp
+	smallShm   = 64 << 20  // a smaller /dev/shm is worth a warning
 )
 
 const lockRemedy = "raise the limit (ulimit -l unlimited, memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, " +
@@ -192,8 +192,8 @@ func (x *exam) directory(dir string, need int64, create string) (space, bool) {
 	return s, false
 }
 
-// probeNames looks for names of na+sm of processes that have ended. The files of a process that lives in another process namespace look
-// so too, therefore the remedy is the command that checks whether a process has the file mapped.
+// probeNames looks for files of na+sm whose processes have ended. The files of a process in another process namespace look the same. Therefore the
+// remedy is a command that removes only files which no process has mapped.
 func probeNames(_ context.Context, x *exam) {
 	list, err := x.names("dev/shm")
 	if err != nil {
@@ -218,10 +218,10 @@ func probeNames(_ context.Context, x *exam) {
 		}
 	}
 	if stale == 0 {
-		x.ok("%d names of na+sm, none of an ended process", mine)
+		x.ok("%d files of na+sm, none of an ended process", mine)
 		return
 	}
-	x.add(levelNote, fmt.Sprintf("%d of %d names of na+sm in /dev/shm are of ended processes (%s)", stale, mine, cli.SizeText(bytes)),
+	x.add(levelNote, fmt.Sprintf("%d of %d files of na+sm in /dev/shm are of ended processes (%s)", stale, mine, cli.SizeText(bytes)),
 		"processes on na+sm were killed, such as the one of "+foreign, "cinnabar info na+sm removes those of this user that no process uses")
 }
 

@@ -164,7 +164,7 @@ func (x *exam) converse(ctx context.Context, host string) error {
 	return err
 }
 
-// share returns a context for one of n attempts that follow each other, so that the last one has time too.
+// share returns a context with an equal part of the time that ctx has left, for the first of n attempts that follow each other.
 func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -234,7 +234,7 @@ func probeOwnAddresses(ctx context.Context, x *exam) {
 	}
 }
 
-// slowResolution is a time that disturbs a user.
+// slowResolution is the time above which resolving a name gets a warning, because users notice it.
 const slowResolution = time.Second
 
 func probeHostname(ctx context.Context, x *exam) {
@@ -297,15 +297,15 @@ func probePorts(_ context.Context, x *exam) {
 	case err != nil || highErr != nil:
 		x.notTried("/%s has no two numbers", file)
 	case n < portsLeast:
-		x.add(levelWarning, fmt.Sprintf("only %d ports are there for outgoing connections", n), "net.ipv4.ip_local_port_range is "+f[0]+" "+f[1], "sysctl net.ipv4.ip_local_port_range='32768 60999'")
+		x.add(levelWarning, fmt.Sprintf("only %d ports are available for outgoing connections", n), "net.ipv4.ip_local_port_range is "+f[0]+" "+f[1], "sysctl net.ipv4.ip_local_port_range='32768 60999'")
 	default:
-		x.ok("%d ports are there for outgoing connections", n)
+		x.ok("%d ports are available for outgoing connections", n)
 	}
 }
 
 // Bounds of TCP's settings.
 const (
-	queueLeast  = 128     // connections that wait for a server
+	queueLeast  = 128     // connections that wait until a server accepts them
 	bufferLeast = 1 << 20 // bytes of a connection's buffer
 )
 
@@ -320,7 +320,7 @@ func probeTCP(_ context.Context, x *exam) {
 			continue
 		}
 		if n, err := strconv.ParseInt(f[2], 10, 64); err == nil && n < bufferLeast {
-			x.add(levelWarning, fmt.Sprintf("a connection's buffer may grow to %s only, which bounds the rate over long distances", cli.SizeText(n)), "net.ipv4."+name+" is "+strings.Join(f, " "), fmt.Sprintf("sysctl net.ipv4.%s='%s %s 6291456'", name, f[0], f[1]))
+			x.add(levelWarning, fmt.Sprintf("a connection's buffer may grow to %s only, which limits the rate over long distances", cli.SizeText(n)), "net.ipv4."+name+" is "+strings.Join(f, " "), fmt.Sprintf("sysctl net.ipv4.%s='%s %s 6291456'", name, f[0], f[1]))
 		}
 	}
 	congestion := x.word("proc/sys/net/ipv4/tcp_congestion_control")

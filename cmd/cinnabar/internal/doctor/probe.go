@@ -10,7 +10,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
-// level says how bad a finding is.
+// level is the severity of a finding.
 type level string
 
 const (
@@ -33,8 +33,8 @@ func (l level) rank() int {
 	}
 }
 
-// finding is the result of a probe about one thing. Its texts have no characters that a terminal acts upon, and at most maxText bytes
-// each, because names and files of other users stand in them.
+// finding is one result of a probe. Its texts have no characters that a terminal acts upon and at most maxText bytes each, because they quote
+// names and files of other users.
 type finding struct {
 	Probe   string `json:"probe"`
 	Level   level  `json:"level"`
@@ -49,7 +49,7 @@ const (
 	maxFindings = 100  // of one probe
 )
 
-// clean returns text for a terminal.
+// clean returns text on one line, without characters that a terminal acts upon, and of at most maxText bytes.
 func clean(text string) string {
 	text = cli.Printable(strings.ReplaceAll(text, "\n", "; "))
 	if len(text) > maxText {
@@ -59,7 +59,7 @@ func clean(text string) string {
 	return text
 }
 
-// probe tries one thing.
+// probe tries one part of the machine.
 type probe struct {
 	name  string
 	about string // for --list
@@ -82,13 +82,13 @@ func (x *exam) add(l level, text, cause, remedy string) {
 
 func (x *exam) ok(format string, args ...any) { x.add(levelOK, fmt.Sprintf(format, args...), "", "") }
 
-// notTried says that the probe could not run, with the reason.
+// notTried adds the finding that the probe could not run, with the reason.
 func (x *exam) notTried(format string, args ...any) {
 	x.add(levelNotTried, fmt.Sprintf(format, args...), "", "")
 }
 
-// probes are all probes in the order in which they run. Some need the state before others: sm-names comes before the engine on na+sm,
-// which removes stale names, and attach before any engine, because an engine on na+sm permits access to this process.
+// probes are all probes in the order in which they run. The order matters in two cases: sm-names runs before na+sm, because an engine on na+sm removes
+// the files of ended processes, and attach runs before any engine, because an engine on na+sm permits access to this process.
 var probes = []probe{
 	{"memlock", "lock memory of growing sizes", true, probeMemlock},
 	{"memory", "free memory of the machine", true, probeMemory},
@@ -123,7 +123,7 @@ var probes = []probe{
 	{addressProbe, "reach each ADDRESS", false, probeAddresses},
 }
 
-// grace is how long a probe may take to clean up after its time-out. With it ^C ends the command within a second.
+// grace is the time that a probe has to clean up after its time-out. It is short, so that ^C ends the command within a second.
 const grace = 300 * time.Millisecond
 
 // examine runs one probe for at most timeout. A probe that does not return in time is left behind, and its findings are not used. The

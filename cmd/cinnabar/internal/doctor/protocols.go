@@ -19,11 +19,11 @@ import (
 // pulledSize is the memory that the server of callOver pulls from its caller, in bytes.
 const pulledSize = 256 << 10
 
-// pullRPC makes the server pull the caller's memory. Its result is the number of bytes that have the right value.
+// pullRPC pulls the caller's memory. Its result is the number of bytes that have the right value.
 var pullRPC = cinnabar.NewRPC[cinnabar.BulkHandle, uint64]("cinnabar doctor pull")
 
-// callOver opens two engines at an address of this host, and calls one from the other with a bulk transfer. dev is the RDMA device of
-// ofi+verbs, else nil.
+// callOver opens two engines at an address of this host, and makes a call with a bulk transfer from one to the other. dev is the RDMA device over
+// ofi+verbs, and nil over other networks.
 func callOver(ctx context.Context, address string, dev *auto.Device) (err error) {
 	cfg := func() *cinnabar.Config {
 		c := &cinnabar.Config{}

@@ -123,7 +123,7 @@ func TestProvokedFaultsOfProcess(t *testing.T) {
 		{"shared memory of another user", "shm:size=64m,mode=755" + nobodyUser, unix.CLONE_NEWNS, "shm", levelFault, "may make no files in /dev/shm", "chmod 1777"},
 		{"shared memory without the sticky bit", "shm:size=64m,mode=777", unix.CLONE_NEWNS, "shm", levelWarning, "every user may remove", "chmod 1777"},
 		{"no shared memory for RPCs", "shm:ro,size=64m", unix.CLONE_NEWNS, "na+sm", levelFault, "a call over na+sm within this host fails", "shm"},
-		{"names of ended processes", "shm:size=64m stale:na_sm-999999999-0", unix.CLONE_NEWNS, "sm-names", levelNote, "1 of 1 names of na+sm", "cinnabar info na+sm"},
+		{"names of ended processes", "shm:size=64m stale:na_sm-999999999-0", unix.CLONE_NEWNS, "sm-names", levelNote, "1 of 1 files of na+sm", "cinnabar info na+sm"},
 		{"small files only", "fsize:65536", 0, "shm", levelFault, "no file of 10 MiB can be made in /dev/shm", "ulimit -f"},
 		{"no room for sockets", "tmp:size=4k", unix.CLONE_NEWNS, "tmp", levelFault, "64 KiB of /tmp cannot be reserved", "remount,size=1g"},
 		{"no rights for sockets", "tmp:size=1m,mode=755" + nobodyUser, unix.CLONE_NEWNS, "tmp", levelFault, "may make no files in /tmp", "chmod 1777"},

@@ -36,7 +36,7 @@ func (s *system) rdmaDevices() []string {
 	return list[:min(len(list), maxDevices)]
 }
 
-// noDevice adds the note about a machine without RDMA hardware.
+// noDevice adds the finding that the probe was not tried, because the machine has no RDMA device.
 func (x *exam) noDevice() {
 	x.notTried("this machine has no RDMA device")
 }
@@ -272,7 +272,7 @@ func deviceRemedy(err error) string {
 	return "see the findings of rdma-ports, memlock and loopback; cinnabar devices -v describes the device"
 }
 
-// describe returns the address at which two ends on this host meet on the device, and a text about its first active port.
+// describe returns an address of the device's first active port, at which two ends on this host can connect, and a text about the port.
 func describe(dev *verbs.Device) (netip.Addr, string, error) {
 	attr, err := dev.Query()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"cinnabar/internal/hostmem"
 )
 
-// system is the view of the machine that the probes have. Tests replace its fields to provoke faults.
+// system has the functions by which the probes read the machine. Tests replace its fields to provoke faults.
 type system struct {
 	root string // the directory that has proc, sys, dev and tmp
 
@@ -40,7 +40,7 @@ type system struct {
 // limits are those of one resource of this process. hostmem.Unlimited stands for no limit.
 type limits struct{ soft, hard uint64 }
 
-// resource is one that the system limits for each process or user.
+// resource is a resource that the system limits for each process or user.
 type resource int
 
 const (
@@ -49,7 +49,7 @@ const (
 	resourceProcesses
 )
 
-// networkInterface is one with its addresses.
+// networkInterface is a network interface with its addresses.
 type networkInterface struct {
 	net.Interface
 	addrs []netip.Addr
@@ -162,7 +162,7 @@ func listInterfaces() ([]networkInterface, error) {
 		n := networkInterface{Interface: i}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // the interface is gone meanwhile
+			continue // the interface was removed meanwhile
 		}
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())

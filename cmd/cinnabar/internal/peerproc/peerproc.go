@@ -129,7 +129,7 @@ func Main(ctx context.Context, s cli.Streams, serve func(context.Context, *link.
 	in := bufio.NewReader(s.In)
 	secret, err := in.ReadString('\n')
 	if err != nil {
-		return errors.New("this command is started by others: it is one half of demo and compare")
+		return errors.New("this command is started by others: the commands demo and compare start it as their second process")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
