@@ -117,11 +117,12 @@ type Config struct {
 	// It is off by default because na+sm opens the memory of the process to the other processes of its user: see SECURITY.md.
 	AutoSM bool
 	// TLS is the configuration of an engine on ofi+tcps, which cannot be opened without one. Its connections are inside TLS 1.3. It must be nil
-	// on ofi+tcp, ofi+verbs and na+sm, which have no encryption, and with AutoSM, because shared memory asks for no certificates. [Listen] needs a certificate for servers in it. A server whose ClientAuth is
+	// on ofi+tcp, ofi+verbs and na+sm, which have no encryption, and with AutoSM, because shared memory checks no certificates. [Listen] needs a
+	// certificate in it. A server whose ClientAuth is
 	// tls.RequireAndVerifyClientCert accepts only peers with a certificate of its ClientCAs. A dialed server must prove TLS.ServerName or,
 	// if that is empty, the host name or IP address by which it was looked up. Earlier versions of TLS and the resumption of sessions are
-	// turned off. An engine of [Open] without a certificate for servers is Firewalled. The program must not change TLS afterwards; its functions,
-	// such as GetCertificate, may return new certificates for new connections.
+	// turned off. An engine of [Open] without a certificate is Firewalled. The program must not change TLS afterwards; its functions,
+	// such as GetCertificate, may return new certificates for new connections, and are called by several goroutines at the same time.
 	TLS *tls.Config `json:"-"`
 	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
 	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Interface and Advertise

@@ -71,7 +71,7 @@ type Engine struct {
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://eth0                the address of this interface
 //	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise chooses the one for peers
-//	ofi+tcps://192.168.1.7:1234   as ofi+tcp, inside TLS (Config.TLS); the other forms of ofi+tcp have theirs of ofi+tcps
+//	ofi+tcps://192.168.1.7:1234   as ofi+tcp, inside TLS (Config.TLS); ofi+tcps has all forms of addresses of ofi+tcp
 //	ofi+verbs://192.168.1.7:1234  this address, of the RDMA device in Config.Device, and this port
 //	ofi+verbs://                  the first address of that device and a port that is free
 //	na+sm://                      memory shared with processes of this host, under the number of this one

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// protocol is the name by which two ends without Config.NextProtos agree on the protocol inside TLS (ALPN, RFC 7301), so that a connection
-// cannot be passed on to a server of another protocol that has the same certificate.
+// protocol is the name by which two ends without Config.NextProtos agree on the protocol inside TLS (ALPN, RFC 7301), so that an attacker
+// cannot pass a connection on to a server of another protocol with the same certificate.
 const protocol = "cinnabar-tcp"
 
 // Prepare returns a copy of cfg for [Client] and [Server]. It enforces TLS 1.3, also for the result of cfg.GetConfigForClient, and turns off
@@ -37,7 +37,7 @@ func Prepare(cfg *tls.Config) (*tls.Config, error) {
 	return c, nil
 }
 
-// CanServe reports whether cfg has a certificate for servers, or a function that returns one.
+// CanServe reports whether cfg has a certificate, or a function that returns one.
 func CanServe(cfg *tls.Config) bool {
 	return len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil
 }

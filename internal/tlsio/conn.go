@@ -26,13 +26,13 @@ type Conn struct {
 	sock Socket // set by Attach
 	id   Identity
 
-	drained  atomic.Bool // crypto/tls has no plaintext, and the memory no ciphertext that it can use; the reader changes it
+	drained  atomic.Bool // crypto/tls has no plaintext, and the memory has no ciphertext that crypto/tls can decrypt; only the reader changes it
 	vec      [1][]byte   // the reader's
-	accepted int         // the writer's: plaintext bytes that are encrypted, of a call that has not returned their number
+	accepted int         // the writer's: plaintext bytes that are encrypted and that no call of TryWritev has reported yet
 }
 
 // ErrCut is the error of a stream that ends without the peer's close_notify (RFC 8446, section 6.1), so it may be incomplete.
-var ErrCut = errors.New("the connection was cut: the peer's end of the TLS stream has not come, as after the end of its process")
+var ErrCut = errors.New("the connection was cut: it ended without the peer's close_notify of TLS, as when the peer's process ends")
 
 // Attach ends the first phase. s has the stream of the net.Conn of the handshake, and nothing but the Conn may use its TryReadv and
 // TryWritev from now on.
@@ -146,7 +146,7 @@ func (c *Conn) ended(err error) error {
 }
 
 // TryWritev is [sockio.Conn.TryWritev] for plaintext. It returns the number of bytes after the socket has taken all of their ciphertext.
-// Until then it returns [sockio.ErrWouldBlock], and the next call must have the same bytes at the begin of bufs.
+// Until then it returns [sockio.ErrWouldBlock], and bufs of the next call must begin with the same bytes.
 func (c *Conn) TryWritev(bufs [][]byte) (int, error) {
 	if c.accepted == 0 {
 		if err := c.mem.flush(c.sock); err != nil {

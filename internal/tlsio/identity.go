@@ -54,7 +54,7 @@ func (id Identity) Names() []string {
 // oidNames is the identifier of the extension with the subject alternative names (RFC 5280, section 4.2.1.6).
 var oidNames = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// Same reports whether both certificates belong to the same peer, or both peers have none. Two certificates do if they are equal, or if both
+// Same reports whether both certificates belong to the same peer, or both peers have none. Two certificates belong to the same peer if they are equal, or if both
 // were verified and have the same subject and the same subject alternative names. The names in a certificate that was not verified prove
 // nothing, because its owner has chosen them, and neither does a certificate without names.
 func (id Identity) Same(other Identity) bool {

@@ -13,9 +13,9 @@ import (
 
 // Sizes in bytes.
 const (
-	inBytes     = 64 << 10 // ciphertext that one call of TryReadv takes from the socket
-	recordBytes = 16 << 10 // plaintext of one record (RFC 8446, section 5.1)
-	pieceBytes  = 128 << 10
+	inBytes     = 64 << 10  // ciphertext that one call of TryReadv takes from the socket
+	recordBytes = 16 << 10  // plaintext of one record (RFC 8446, section 5.1)
+	pieceBytes  = 128 << 10 // plaintext that one call of TryWritev encrypts at most
 	// outBytes is the limit of ciphertext that waits for the socket: a piece with the headers and tags of its records, and 32 KiB for
 	// key updates and alerts, which crypto/tls writes while it reads.
 	outBytes = pieceBytes + pieceBytes/recordBytes*64 + 32<<10
@@ -38,8 +38,8 @@ func (emptyError) Error() string   { return "no ciphertext has come" }
 func (emptyError) Timeout() bool   { return true }
 func (emptyError) Temporary() bool { return true }
 
-// memory is the net.Conn below crypto/tls. In the handshake it passes reads and writes on to a net.Conn; afterwards it reads what fetch
-// has put in, and keeps what flush is to send. Only one goroutine at a time reads; writes may come from the reader and the writer.
+// memory is the net.Conn below crypto/tls. In the handshake it passes reads and writes on to a net.Conn. Afterwards a Read returns ciphertext that
+// fetch has stored, and a Write stores ciphertext for flush. Only one goroutine at a time reads; writes may come from the reader and the writer.
 type memory struct {
 	under  net.Conn // in the handshake
 	local  net.Addr // of the connection

@@ -45,7 +45,7 @@ type conn struct {
 	ep   *Endpoint
 	peer *peer
 	sock *socket
-	// inbound says that the peer has made the connection.
+	// inbound is true if the peer has made the connection.
 	inbound bool
 	pair    uint64 // pairOf(sock)
 	host    uint64 // hostOf(sock)

@@ -80,7 +80,7 @@ type Endpoint struct {
 // peerKey is the key of a peer in Endpoint.peers. The peer that a dial of an address reaches has addr alone. A process that
 // connected while another process had a connection under the same addr has its id as well. A process in C sends no id: if it has
 // a connection and makes another one to a further address of this host, the key of the latter has that address in at.
-// Over ofi+tcps the peer that was looked up by the name of its host has the name, because its certificate must have that.
+// Over ofi+tcps the key of a peer that was looked up by the name of its host has the name, because the peer's certificate must contain it.
 type peerKey struct {
 	addr netip.AddrPort
 	id   processID
@@ -145,8 +145,8 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	return e.peerAt(peerKey{addr: a})
 }
 
-// peerNamed is peer for an address that was found by the name of a host. Over ofi+tcps that is another peer than that of the address, because
-// the server must prove the name.
+// peerNamed returns the peer of an address that was found by the name of a host. Over ofi+tcps this is not the peer that the function peer returns,
+// because the server must prove the name.
 func (e *Endpoint) peerNamed(a netip.AddrPort, name string) *peer {
 	p := e.peer(a)
 	if e.tls == nil || e.tls.ServerName != "" || name == "" || p == e.own {

@@ -68,7 +68,7 @@ type Config struct {
 	LateAccess time.Duration
 	// TLS is the configuration of an endpoint on "ofi+tcps", with which the connections are inside TLS 1.3. It must be nil on "ofi+tcp". Dialed
 	// servers must prove TLS.ServerName or, if that is empty, the name or address of their host. An endpoint that does not listen and
-	// has no certificate for servers is Firewalled.
+	// whose TLS has no certificate is Firewalled.
 	TLS *tls.Config
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book

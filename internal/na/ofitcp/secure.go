@@ -47,7 +47,7 @@ func (s *socket) encrypted() uint64 {
 	return uint64(s.tls.Encrypted())
 }
 
-// WaitRead is [sockio.Conn.WaitRead]. It does not park while bytes have been taken from the socket and not been read.
+// WaitRead is [sockio.Conn.WaitRead]. It does not park while TLS has bytes that were taken from the socket and that TryReadv has not returned.
 func (s *socket) WaitRead(ready func() bool) error {
 	if s.tls == nil {
 		return s.Conn.WaitRead(ready)
@@ -85,7 +85,7 @@ type handshakeConn struct {
 	tls *tlsio.Conn // nil over ofi+tcp
 }
 
-// stream returns where connection messages are read from and written to.
+// stream returns the connection over which connection messages are read and written.
 func (h *handshakeConn) stream() io.ReadWriter {
 	if h.tls != nil {
 		return h.tls
@@ -105,7 +105,7 @@ func (p *peer) secureClient(h *handshakeConn) (err error) {
 	return err
 }
 
-// errPlainClient is the refusal of a peer without TLS.
+// errPlainClient is the error of an accepted connection without TLS.
 var errPlainClient = errors.New("a peer without TLS was refused; it must use ofi+tcps")
 
 // secureServer makes the TLS handshake of an accepted connection. A peer with the plain protocol gets a refusal that it understands.
@@ -126,7 +126,7 @@ func (e *Endpoint) secureServer(h *handshakeConn, half *halfOpen) (err error) {
 	return err
 }
 
-// alertTime is for how long a refused connection stays open, because a close with unread bytes could overtake the alert that says why.
+// alertTime is the most time for which a refused connection stays open, because a close with unread bytes could discard the alert with the reason.
 const alertTime = 200 * time.Millisecond
 
 // letRead gives the peer time to read the last bytes.
@@ -136,8 +136,8 @@ func letRead(tcp *net.TCPConn) {
 	_, _ = io.CopyN(io.Discard, tcp, 64<<10) // the bytes are not wanted
 }
 
-// errPlainTarget is the error of a dial of a server that wants TLS.
-var errPlainTarget = errors.New("the server wants TLS: use ofi+tcps at both ends")
+// errPlainTarget is the error of a dial without TLS of a server on ofi+tcps.
+var errPlainTarget = errors.New("the server requires TLS: use ofi+tcps at both ends")
 
 // identity returns the certificate of the peer; the zero Identity over ofi+tcp.
 func (s *socket) identity() tlsio.Identity {
@@ -159,7 +159,7 @@ func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity) *conn 
 	return nil
 }
 
-// unclaimLocked takes c out of claimed, if it is there.
+// unclaimLocked removes c from claimed, if it is there.
 //
 // +checklocks:e.mu
 func (e *Endpoint) unclaimLocked(c *conn) {
@@ -172,8 +172,8 @@ func (e *Endpoint) unclaimLocked(c *conn) {
 	}
 }
 
-// claims decides whether a caller may have the place of its address. It may not while a peer with another certificate, whose connection
-// answers, has it: address and port are the identity of a peer, and the port is what the caller says.
+// claims reports whether a caller may become the peer of its address. It may not while that peer has another certificate and a connection that
+// answers, because the port in the address is only a claim of the caller. A connection that does not answer ends.
 func (e *Endpoint) claims(k *caller) bool {
 	for {
 		e.mu.Lock()

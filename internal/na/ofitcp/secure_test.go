@@ -97,7 +97,7 @@ func TestPlainAndSecure(t *testing.T) {
 	cfg := tlstest.NewCA(t).Local(t)
 	server, plain := openEcho(t, secure(cfg)), openEcho(t, Config{})
 	begin := time.Now()
-	refused(t, openEndpoint(t, Config{}), formatAddr(server.self), "wants TLS", "ofi+tcps")
+	refused(t, openEndpoint(t, Config{}), formatAddr(server.self), "requires TLS", "ofi+tcps")
 	refused(t, openEndpoint(t, secure(cfg)), secureScheme+plain.self.String(), "does not speak TLS", "ofi+tcps")
 	if took := time.Since(begin); took > defaultDial/2 {
 		t.Errorf("the refusals took %v", took)
