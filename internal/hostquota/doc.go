@@ -29,9 +29,9 @@
 //
 // # Turns
 //
-// Processor time is shared, too: [Turns] limits the goroutines that do the same kind of work for connections at a time, and gives a free place to
-// the host that has used the least time. [Readers] are the Turns of the background goroutines that read connections. They are those of an engine over
-// ofi+tcp and over ofi+verbs.
+// Processor time is shared, too: [Turns] limits the number of goroutines that do one kind of work for connections at the same time, and gives a free place to
+// the host that has used the least time. [Readers] are the Turns of the background goroutines that read connections, over ofi+tcp and over
+// ofi+verbs.
 //
 // # Concurrency
 //

@@ -7,8 +7,8 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Readers limits the background goroutines of one engine that read the connections of several hosts at a time, because those of a busy host
-// would otherwise delay those of other hosts. Only the goroutine of a light host needs no place: see lightUse.
+// Readers limits the number of background goroutines of one engine that read connections at the same time, while several hosts have connections,
+// because the goroutines of a busy host would otherwise delay those of other hosts. A goroutine of a light host needs no place: see lightUse.
 type Readers struct {
 	*Turns
 	light *lightUse
@@ -16,8 +16,8 @@ type Readers struct {
 	yield func()
 }
 
-// NewReaders returns Readers for the hosts with connections in book. yield lets other goroutines run, also readers of connections that have just
-// become readable.
+// NewReaders returns Readers for the hosts with connections in book. Readers calls yield to let other goroutines run, also the readers of connections
+// that have just become readable.
 func NewReaders(book *Book, yield func()) *Readers {
 	return &Readers{Turns: NewTurns(), light: newLightUse(), book: book, yield: yield}
 }
@@ -85,7 +85,7 @@ func (u *lightUse) add(a *Account, took time.Duration, now time.Time, sharers in
 }
 
 const (
-	// A turn counts at most turnBase, and turnByte for each byte that was read in it.
+	// The cost of a turn is at most turnBase, and turnByte for each byte that was read in the turn.
 	turnBase = 5 * time.Microsecond
 	turnByte = 15 * time.Nanosecond
 )
@@ -95,7 +95,7 @@ const (
 type ReaderTurn struct {
 	place readPlace
 	began time.Time
-	read  uint64 // bytes that the connection had read then
+	read  uint64 // bytes that the connection had read when the turn began
 }
 
 // readPlace states whether a background goroutine is in a turn, and whether it has a place in Readers.
@@ -107,7 +107,7 @@ const (
 	placeTaken                  // in a turn with a place in Readers
 )
 
-// Enter begins a turn to read a connection of host a, unless only one host has connections. It waits for a place. read is the number of
+// Enter begins a turn to read a connection of host a, unless only one host has connections. It waits until there is a place, if the goroutine needs one. read is the number of
 // bytes that the connection has read, and requests the number of its requests in handlers: above lightRequests, the goroutine needs a place even if its
 // host is light. The caller must not hold a lock that other readers of the connection wait for, because they would wait for the place, too.
 func (r *Readers) Enter(t *ReaderTurn, a *Account, read uint64, requests int64) {
@@ -133,8 +133,8 @@ func (t *ReaderTurn) cost(now time.Time, read uint64) time.Duration {
 	return min(now.Sub(t.began), turnBase+time.Duration(read-t.read)*turnByte)
 }
 
-// Next ends a turn and begins the next one, as Leave and Enter do. Between the two turns other goroutines run, except if the host is light, because
-// they would delay it by much more than it delays them.
+// Next ends a turn and begins the next one, as Leave and Enter do. Between the two turns other goroutines run, unless the host is light, because
+// they would delay the light host by much more than it delays them.
 func (r *Readers) Next(t *ReaderTurn, a *Account, read uint64, requests int64) {
 	if t.place == placeLight {
 		now := time.Now()
@@ -166,7 +166,7 @@ func (r *Readers) Leave(t *ReaderTurn, a *Account, read uint64) {
 	t.place = placeNone
 }
 
-// Burden lets host a count as one that has used much until the given time. It is for tests.
+// Burden charges host a with processor time until the host is not light even at the time until. It is for tests.
 func (r *Readers) Burden(a *Account, until time.Time) {
 	for r.light.add(a, turnMost, until, 2) {
 		continue

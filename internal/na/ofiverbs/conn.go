@@ -225,7 +225,7 @@ func (c *conn) build(share bool) (err error) {
 }
 
 // confirmBy prepares the confirmation of writes by reads of a byte of the peer, if the device does not confirm them itself and the peer has such a
-// byte (ok), because it is a program of this package.
+// byte. ok says that it has, which only programs of this package do.
 func (c *conn) confirmBy(at verbs.RemoteAddr, ok bool) (err error) {
 	c.native = ok
 	if !ok || c.ep.attr.Caps.Has(verbs.CapExactStatus) {

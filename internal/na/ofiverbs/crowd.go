@@ -21,8 +21,8 @@ const (
 	maxResponses = 8192
 )
 
-// takeConnection counts a connection for a host. If the limit, or the host's share of it, is used up, idle connections give way first; one
-// does so, too, when little is left.
+// takeConnection counts a connection for a host. If the limit, or the host's share of it, is used up, idle connections give way first. If little
+// is left of the limit afterwards, a goroutine ends one more idle connection, so that the next caller need not wait for the answer of a peer.
 func (e *Endpoint) takeConnection(a *hostquota.Account) error {
 	err := a.Take(hostquota.Connections, 1)
 	for try := 0; err != nil && try < mostEvicted; try++ {
@@ -73,8 +73,8 @@ func outOfRoom(err error) bool {
 	return false
 }
 
-// evictIdle ends the connection that has been idle for longest, of the host that has most of them, and returns it. It returns nil if there is
-// none. If all is false, a host that has no more than its fair share loses none.
+// evictIdle ends the connection that has been idle for longest, of the host that has most connections, and returns it. It returns nil if there is
+// none. If all is false, a host that has no more than its fair share loses no connection.
 func (e *Endpoint) evictIdle(all bool) *conn {
 	for range mostEvicted { // a connection that is found may be in use by now
 		worst := e.longestIdle(all)
@@ -126,24 +126,24 @@ func hasGivenWay(err error) bool {
 	return ok
 }
 
-// askTime is the time within which a peer ends an idle connection, or answers, when it is asked to.
+// askTime is the time that a peer has to end its idle connection, or to answer that something is under way, after a question.
 const askTime = 250 * time.Millisecond
 
-// ending is the state of a question to the peer, and of one of the peer, whether the idle connection may end.
+// ending is the state of two questions, that of this side to the peer and that of the peer: may the idle connection end?
 type ending struct {
 	asked  bool          // the peer was asked and has not answered; no request leaves, and no transfer begins
 	since  time.Time     // of the question, or of the beginning of the connection
-	over   chan struct{} // closed when the peer answers that something is under way; nil: it was not asked
+	over   chan struct{} // closed when the peer answers that something is under way; nil: the peer was not asked
 	heard  bool          // a packet has come since the question
-	answer bool          // the peer has asked, and gets askNot
+	answer bool          // the peer has asked, and askNot is still to be sent
 }
 
 // evict ends the connection if it is idle, and reports whether it has. A request of the peer may be under way. Therefore evict asks a peer that is
-// a program of this package to end the connection. Such a peer does so unless something is under way, so it knows that no request of its own is lost.
+// a program of this package to end the connection. Such a peer ends it unless something is under way, so no request of the peer is lost.
 // A peer that is silent for askTime may be stopped, or hostile, and loses the connection, and so does one that has sent other packets and is asked again.
 //
-// A request that this side begins after the question waits, and goes over another connection when this one has ended. The same holds if the end
-// begins without a question: the request finds the connection dead, and the peer keeps the operation that waits for the response.
+// A request that this side begins after the question waits, and goes over another connection when this one has ended. If the end begins without a
+// question, the request finds the connection dead and goes over another one too, because the type peer keeps the operation that waits for the response.
 func (c *conn) evict() bool {
 	if c.tryPoll() > 0 { // a request of the peer may have come
 		return false
@@ -211,7 +211,7 @@ func (c *conn) postAskLocked(asks uint64) {
 func (c *conn) questioned(asks uint64) {
 	switch asks {
 	case askEnd:
-		if c.endNow(na.Unreachable, &gaveWay{"the peer has asked for the end of the idle connection, because its connections are at their limit"}, true) {
+		if c.endNow(na.Unreachable, &gaveWay{"the peer has asked for the end of the idle connection, because it has too many connections"}, true) {
 			return
 		}
 		c.mu.Lock()

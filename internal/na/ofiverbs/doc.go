@@ -41,7 +41,8 @@
 //
 // Connections and unfinished handshakes are counted by host (Config.Quota). When the limit or the share of a host is reached, an idle
 // connection gives way, and if none is idle the new one is refused. A peer of this package is asked to end the idle connection, so that it loses no
-// request that is under way (see conn.ask). The device enforces keys, ranges and rights of memory.
+// request that is under way (see conn.ask). Goroutines that poll connections take turns by host ([hostquota.Readers]). The device enforces keys, ranges
+// and rights of memory.
 //
 // # Memory
 //
@@ -55,8 +56,8 @@
 //
 // # Failure
 //
-// When a connection is lost all operations that wait for its peer fail, except requests that were not sent. Those wait for the next
-// connection, which the endpoint dials at once, or after a pause of at most 250 ms if several connections in a row ended before they sent
+// When a connection is lost all operations that wait for its peer fail, except requests that were not sent and, if the connection was idle and gave
+// way, transfers that were not begun. Those wait for the next connection, which the endpoint dials at once, or after a pause of at most 250 ms if several connections in a row ended before they sent
 // anything. Reads and writes that the device is working on complete when the queue pair is closed, because
 // the device uses their memory until then. For the same reason a canceled transfer completes later than Cancel, and if the device does not end it
 // within a second, its connection ends.
