@@ -152,6 +152,7 @@ func TestOverTLS(t *testing.T) {
 }
 
 // TestTLSSettings checks the settings of engines with and without TLS.
+// parity: A01
 func TestTLSSettings(t *testing.T) {
 	cfg := &Config{TLS: tlstest.NewCA(t).Local(t)}
 	for addr, c := range map[string]*Config{"ofi+tcp://127.0.0.1": cfg, "ofi+tcps://127.0.0.1": nil, "ofi+verbs://127.0.0.1": {TLS: cfg.TLS, Device: (*auto.Device)(nil)}} {
