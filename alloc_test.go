@@ -7,7 +7,10 @@ import (
 	"testing"
 )
 
-func init() { notOverVerbs = append(notOverVerbs, "TestCallAllocs", "TestProviderCallAllocs") }
+func init() {
+	notOverVerbs = append(notOverVerbs, "TestCallAllocs", "TestProviderCallAllocs")
+	notOverTLS = append(notOverTLS, "TestCallAllocs", "TestProviderCallAllocs")
+}
 
 // TestCallAllocs checks what one small call costs in client and server together.
 func TestCallAllocs(t *testing.T) {

@@ -28,6 +28,7 @@ var lockCount = NewRPC[struct{}, uint64]("lock count")
 func init() {
 	peers["locks"] = peerLocks
 	notOverVerbs = append(notOverVerbs, "TestLocksOfCall")
+	notOverTLS = append(notOverTLS, "TestLocksOfCall")
 }
 
 // peerLocks serves lockCount at the address args[0].
