@@ -101,10 +101,11 @@ func (o *outbox) countLocked() bool {
 	return o.counted
 }
 
-// The memory of an outbox with many elements comes from pool, and goes back when the frame that has it is sent, because append would otherwise
-// allocate five times as much for each frame.
+// pooledFrom is the length in bytes from which the memory of an outbox comes from pool, because append would otherwise allocate five times the bytes of
+// each frame. The memory goes back to pool when the frame that has it is sent.
 const pooledFrom = 8 << 10
 
+// pooledBytes has room for a full outbox, and for a further element of up to 64 KiB.
 type pooledBytes [outboxBytes + 64<<10]byte
 
 var pool = sync.Pool{New: func() any { return new(pooledBytes) }}

@@ -368,8 +368,8 @@ type ServerStream[In, Out any] struct {
 }
 
 // Send sends an element. It returns when the element is in the outbox of the stream, which accepts an element while it has fewer than 1,024 elements and
-// less than 256 KiB, or 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the client does not receive, Send waits until there is room, ctx ends, or the handler's
-// context ends. The program may change v when Send has returned.
+// less than 256 KiB, or less than 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the
+// client does not receive, Send waits until there is room, ctx ends, or the handler's context ends. The program may change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
 	if err := addTo(ctx, s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err

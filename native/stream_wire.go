@@ -87,7 +87,7 @@ func appendFrame(b []byte, f *frame) []byte {
 	return append(b, f.body...)
 }
 
-// encode appends the frame f, unless its memory is that of another frame.
+// encode appends the frame f. It returns errSent if f was sent before, because its memory may then belong to another frame.
 func (f *frame) encode(b []byte) ([]byte, error) {
 	if !f.memory.enter() {
 		return b, errSent
@@ -96,7 +96,7 @@ func (f *frame) encode(b []byte) ([]byte, error) {
 	return appendFrame(b, f), nil
 }
 
-var errSent = errors.New("native: the frame is sent already, and an interceptor has called next again")
+var errSent = errors.New("native: the frame was sent before; an interceptor must not call next again afterwards")
 
 // frameFlags are the flags that a frame of each kind may have.
 var frameFlags = map[string]byte{magicPut: flagEnd, magicCredit: flagOver, magicGet: 0, magicElements: flagEnd | flagOver}
