@@ -282,13 +282,13 @@ func TestHostileStreamServer(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	var answer func(f frame) []byte
+	var answer atomic.Pointer[func(f frame) []byte] // frames of the stream before may still come
 	if err := rawFrame.HandleCall(server, func(c *cinnabar.Call[raw, raw]) {
 		f, err := parseFrame(c.In.b, magicPut, magicGet)
 		if err != nil {
 			t.Error(err)
 		}
-		_ = c.Respond(c.Context(), raw{answer(f)})
+		_ = c.Respond(c.Context(), raw{(*answer.Load())(f)})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestHostileStreamServer(t *testing.T) {
 		{"elements of another type", false, func(f frame) []byte { return elements(f, credit{1, 6}, []byte{2, 0, 0, 0, 1, 1}) }, "compare the types of both sides"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			answer = c.answer
+			answer.Store(&c.answer)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			s, err := sum.Open(ctx, ep)
