@@ -122,7 +122,8 @@ type Config struct {
 	// tls.RequireAndVerifyClientCert accepts only peers with a certificate of its ClientCAs. A dialed server must prove TLS.ServerName or,
 	// if that is empty, the host name or IP address by which it was looked up. Earlier versions of TLS and the resumption of sessions are
 	// turned off. An engine of [Open] without a certificate is Firewalled. The program must not change TLS afterwards; its functions,
-	// such as GetCertificate, may return new certificates for new connections, and are called by several goroutines at the same time.
+	// such as GetCertificate, may return new certificates for new connections. They must return soon and not wait for the network, because the
+	// engine makes handshakes for one connection of each processor at a time.
 	TLS *tls.Config `json:"-"`
 	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
 	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Interface and Advertise

@@ -402,11 +402,27 @@ func TestPlainPeers(t *testing.T) {
 	}
 }
 
-// TestSlowHandshake checks that the deadline of the connection bounds a handshake whose peer sends nothing, or stops half-way, and that the
-// server holds no right to work meanwhile.
+// helloOf returns the first bytes of a client.
+func helloOf(t *testing.T, cfg *tls.Config) string {
+	t.Helper()
+	a, b := net.Pipe()
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = Client(a, cfg, "127.0.0.1") })
+	hello := make([]byte, 64<<10)
+	n, err := b.Read(hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = a.Close(), b.Close()
+	wg.Wait()
+	return string(hello[:n])
+}
+
+// TestSlowHandshake checks that the deadline of the connection bounds a handshake whose peer sends nothing, stops half-way, or does not read, and
+// that the server holds no right to work meanwhile.
 func TestSlowHandshake(t *testing.T) {
 	cfg := prepared(t, tlstest.NewCA(t).Local(t))
-	for _, first := range []string{"", "\x16\x03\x01\x02\x00\x01"} {
+	for _, first := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01", helloOf(t, cfg)} {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			begun := time.Now()
@@ -423,7 +439,7 @@ func TestSlowHandshake(t *testing.T) {
 			})
 			_, err := Server(b, cfg, func() func() { working.Add(1); return func() { working.Add(-1) } })
 			if took := time.Since(begun); err == nil || took != 5*time.Second {
-				t.Errorf("first bytes %q: the handshake ended after %v with %v", first, took, err)
+				t.Errorf("first bytes %.20q: the handshake ended after %v with %v", first, took, err)
 			}
 			if n := working.Load(); n != 0 {
 				t.Errorf("%d rights to work are left", n)

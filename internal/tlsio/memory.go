@@ -119,9 +119,9 @@ func (m *memory) rest() {
 func (m *memory) peek() (byte, error) {
 	b := make([]byte, 1) // because thousands of connections may be waiting for it
 	for {
-		n, err := m.readUnder(b)
+		n, err := m.under.Read(b)
 		if n > 0 {
-			m.first = b
+			m.first, m.heard = b, true
 			return b[0], nil
 		}
 		if err != nil {
