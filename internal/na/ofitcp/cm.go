@@ -31,6 +31,9 @@ const (
 	// cmWantsTLS stands in the same word of a refusal of an endpoint on ofi+tcps to a peer without TLS.
 	cmWantsTLS = 0x636e7473
 
+	// cmTaken stands there in a refusal inside TLS, because a peer with another certificate has the place of the address.
+	cmTaken = 0x636e746b
+
 	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
 
 	// rdmVersion is the version of the protocol that we advertise and answer. With 0, peers never use the rendezvous
@@ -62,6 +65,7 @@ type cmMessage struct {
 	probe    probe
 	id       processID // zero: a process in C
 	wantsTLS bool      // a refusal, because the request came without TLS
+	taken    bool      // a refusal, because a peer with another certificate has the place
 }
 
 // processID is the random identity of an endpoint for one peer. Go peers send it in words of the connection message that C ignores. It
@@ -142,6 +146,7 @@ func parseCMHead(b []byte) (m cmMessage, size int) {
 		m.id = processID(b[offCMID : offCMID+len(m.id)])
 	}
 	m.wantsTLS = m.typ == cmNack && binary.BigEndian.Uint32(b[offCMHasID:]) == cmWantsTLS
+	m.taken = m.typ == cmNack && binary.BigEndian.Uint32(b[offCMHasID:]) == cmTaken
 	size = int(binary.BigEndian.Uint16(b[offCMSize:]))
 	if size > cmMaxData {
 		return m, -1
@@ -165,9 +170,9 @@ func nackOf(req []byte) []byte {
 	return b
 }
 
-// wantsTLS returns the refusal of a request that came without TLS.
-func wantsTLS(req []byte) []byte {
+// markedNack returns the refusal of a request with its reason, cmWantsTLS or cmTaken.
+func markedNack(req []byte, reason uint32) []byte {
 	b := nackOf(req)
-	binary.BigEndian.PutUint32(b[offCMHasID:], cmWantsTLS)
+	binary.BigEndian.PutUint32(b[offCMHasID:], reason)
 	return b
 }

@@ -157,6 +157,8 @@ func (p *peer) exchange(rw io.ReadWriter, try *attempt) (cmMessage, error) {
 		return m, errors.New("the peer's answer to the connection request is none of this protocol")
 	case m.typ == cmNack && m.wantsTLS:
 		return m, errPlainTarget
+	case m.typ == cmNack && m.taken:
+		return m, errTaken
 	case m.typ == cmNack:
 		return m, errNack // its data is ours
 	case size != cmData:

@@ -271,9 +271,12 @@ type caller struct {
 
 // refuse sends a refusal, unless bytes of a response were written: the peer would take the refusal for a message of the connection.
 // The caller of refuse closes the socket.
-func (k *caller) refuse() {
+func (k *caller) refuse() { k.refuseBy(nackOf(k.req)) }
+
+// refuseBy is refuse with the bytes of the refusal.
+func (k *caller) refuseBy(nack []byte) {
 	if !k.answered {
-		_, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) // the peer sees it if it can
+		_, _ = k.sock.TryWritev([][]byte{nack}) // the peer sees it if it can
 	}
 }
 
@@ -293,8 +296,8 @@ func (k *caller) refuse() {
 // because it has then crossed a connection attempt of this endpoint. (Upstream refuses both.)
 func (e *Endpoint) assignPeer(k *caller) bool {
 	if !e.claims(k) {
-		e.cfg.Audit.Record(audit.Refused, causeClaim, k.account.Host(), slog.String(keyPeer, formatAddr(k.addr)))
-		k.refuse()
+		e.cfg.Audit.Record(audit.Refused, causeClaim, k.account.Host(), slog.String(keyPeer, e.scheme+k.addr.String()))
+		k.refuseBy(markedNack(k.req, cmTaken))
 		return false
 	}
 	for range 4 { // each connection that does not answer is one less

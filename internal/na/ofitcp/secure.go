@@ -116,7 +116,7 @@ func (e *Endpoint) secureServer(h *handshakeConn, half *halfOpen) (err error) {
 	h.tls, err = tlsio.Server(h.tcp, e.tls, func() func() { return e.beginSetup(half.account).end })
 	if errors.Is(err, tlsio.ErrPlain) {
 		if _, req, rerr := readRequest(h.tls); rerr == nil {
-			_, _ = h.tcp.Write(wantsTLS(req)) // the peer sees it if it can
+			_, _ = h.tcp.Write(markedNack(req, cmWantsTLS)) // the peer sees it if it can
 		}
 		return fmt.Errorf("%w: %w", errPlainClient, err)
 	}
@@ -138,6 +138,9 @@ func letRead(tcp *net.TCPConn) {
 
 // errPlainTarget is the error of a dial without TLS of a server on ofi+tcps.
 var errPlainTarget = errors.New("the server requires TLS: use ofi+tcps at both ends")
+
+// errTaken is the error of a dial of a server that has a connection of another peer with this endpoint's address.
+var errTaken = errors.New("the server has a connection of a live process with the same address and port and another certificate; give processes behind one address ports of their own, or the same certificate")
 
 // identity returns the certificate of the peer; the zero Identity over ofi+tcp.
 func (s *socket) identity() tlsio.Identity {

@@ -246,8 +246,8 @@ func TestPlaceOfLivePeer(t *testing.T) {
 	victim := openEcho(t, secure(ca.Mutual(t, tlstest.Certificate{Name: "victim", Hosts: host})))
 	newClient(victim, addrOf(t, victim, server), 0).must(t, []byte("first"))
 	port := victim.self.Port()
-	if _, m, err := claim(t, server, ca.Mutual(t, tlstest.Certificate{Name: "mallory", Hosts: host}), port, 1); err == nil && m.typ != cmNack {
-		t.Errorf("another certificate gets the place: %+v", m)
+	if _, m, err := claim(t, server, ca.Mutual(t, tlstest.Certificate{Name: "mallory", Hosts: host}), port, 1); err != nil || !m.taken {
+		t.Errorf("another certificate gets the place: %+v, %v", m, err)
 	}
 	waitCounted(t, server, audit.Refused, causeClaim, 1)
 	if _, m, err := claim(t, server, ca.Mutual(t, tlstest.Certificate{Name: "victim", Hosts: host}), port, 2); err != nil || m.typ != cmResponse {
@@ -320,6 +320,20 @@ func TestSecureRequestsAreNotRepeated(t *testing.T) {
 		if err := recvs[i].park(t); err == nil || !strings.Contains(err.Error(), "may have been executed") {
 			t.Errorf("request %d: %v", i, err)
 		}
+	}
+}
+
+// TestTakenPlaceIsExplained checks that an endpoint whose place another peer has gets an error that says so, at once.
+func TestTakenPlaceIsExplained(t *testing.T) {
+	e, r := openEndpoint(t, secure(tlstest.NewCA(t).Local(t))), newRaw(t)
+	send := r.send(e, 1, "hello")
+	c := r.acceptOnly()
+	c.tls = tls.Server(c.TCPConn, e.tls)
+	c.write(markedNack(c.read(cmLen), cmTaken))
+	err := send.park(t)
+	wantKind(t, err, na.Unreachable)
+	if !errors.Is(err, errTaken) {
+		t.Errorf("the error is %v", err)
 	}
 }
 
