@@ -4,14 +4,15 @@ import (
 	"context"
 	"iter"
 	"sync"
+	"time"
 )
 
 const (
 	// spinBatch is the number of polls between two looks at the context, each of which costs as much as a poll.
 	spinBatch = 8
-	// mostPolls bounds the number of polls before Wait parks, because the clock may stand still: the clock of testing/synctest does while a
-	// goroutine runs. By a real clock, mostPolls polls take longer than the longest spin.
-	mostPolls = 1 << 18
+	// stillPolls is the number of polls after which Wait compares the clock with that of stillPolls polls before, once, and parks if it stands
+	// still: the clock of testing/synctest does while a goroutine runs. So many polls take some 10 µs by a real clock.
+	stillPolls = 512
 )
 
 // Wait fills wc with the oldest completions, waiting until there is at least
@@ -43,10 +44,19 @@ func (cq *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
 func (cq *CQ) spin(ctx context.Context, wc []WC) (int, error) {
 	s := cq.source.Load().Spin(true)
 	defer s.End()
-	for look := 1; look < mostPolls && s.Vain() && (look%spinBatch != 0 || ctx.Err() == nil); look++ {
+	var clock time.Time
+	for look := 1; s.Vain() && (look%spinBatch != 0 || ctx.Err() == nil); look++ {
 		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
 			s.Found()
 			return n, err
+		}
+		switch look {
+		case stillPolls:
+			clock = time.Now()
+		case 2 * stillPolls:
+			if time.Now().Equal(clock) {
+				return 0, nil
+			}
 		}
 	}
 	return 0, nil
