@@ -28,7 +28,7 @@ func secure(cfg *tls.Config) Config {
 }
 
 // TestSecure makes calls of all sizes and transfers over TLS, from both ends over one connection.
-// parity: A01
+// parity: A01 Y06
 func TestSecure(t *testing.T) {
 	cfg := secure(tlstest.NewCA(t).Local(t))
 	cfg.MaxRequest, cfg.MaxResponse = 200_000, 200_000
@@ -94,7 +94,7 @@ func waitCounted(t *testing.T, e *Endpoint, event audit.Event, cause string, n u
 }
 
 // TestPlainAndSecure checks that ends of the two protocols refuse each other at once, in words, and that servers count it.
-// parity: A01
+// parity: A01 Y06
 func TestPlainAndSecure(t *testing.T) {
 	cfg := tlstest.NewCA(t).Local(t)
 	server, plain := openEcho(t, secure(cfg)), openEcho(t, Config{})
@@ -144,7 +144,7 @@ func TestBrokenHellos(t *testing.T) {
 }
 
 // TestCertificatesRefused checks calls with certificates that one of the two ends does not accept.
-// parity: A01
+// parity: A01 Y06
 func TestCertificatesRefused(t *testing.T) {
 	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
 	local := ca.Local(t)
@@ -169,7 +169,7 @@ func TestCertificatesRefused(t *testing.T) {
 }
 
 // TestSecureNames checks that a peer that was looked up by name must prove the name, and one that was looked up by address the address.
-// parity: A01
+// parity: A01 Y06
 func TestSecureNames(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cfg := ca.Mutual(t, tlstest.Certificate{Name: "server", Hosts: []string{"localhost"}})
@@ -406,7 +406,7 @@ func (r *relay) Write(b []byte) (int, error) {
 }
 
 // TestCapture checks that a capture of a connection has no byte of the arguments and results, and that the same call over ofi+tcp has them.
-// parity: A01
+// parity: A01 Y06
 func TestCapture(t *testing.T) {
 	local := tlstest.NewCA(t).Local(t)
 	word := []byte("a secret that no capture may have")
