@@ -115,7 +115,9 @@ func TestHostileStreamClient(t *testing.T) {
 				if err := SendCancel(ctx, ep, id); err != nil {
 					t.Error(err)
 				}
-				<-causes
+				if cause := <-causes; cause == nil {
+					t.Error("the context ends without a cause")
+				}
 				return
 			}
 			if cause := <-causes; !errors.Is(cause, codes.ProtocolError) || !strings.Contains(cause.Error(), c.want) {
