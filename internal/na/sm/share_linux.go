@@ -127,9 +127,12 @@ func (c *conn) refuse(cause string, err error) {
 
 // dismiss ends a connection and notifies the client by a message of type kind. The pair stays taken until the client has
 // released it, because the client lives and may still write to it.
+//
+// The notice comes first, because a goroutine that receives from the connection ends it as soon as it sees ending, and notify does nothing
+// for a connection that has ended. If the client has left in the meantime, its own ending stays, because its pair is free then.
 func (c *conn) dismiss(why error, kind uint8) {
-	c.ending.Store(&ending{kind: na.Unreachable, err: why, keep: true})
 	c.notify(kind)
+	c.ending.CompareAndSwap(nil, &ending{kind: na.Unreachable, err: why, keep: true})
 	c.fail(na.Unreachable, why)
 }
 
