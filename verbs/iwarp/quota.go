@@ -187,9 +187,7 @@ func (d *device) makeRoom() {
 		d.dropHandshake(v)
 		return
 	}
-	for _, c := range d.idlest(nil, 1) {
-		_ = d.evict(c) // the caller tries again in either case
-	}
+	d.evictIdlest(nil, 1) // the caller tries again in either case
 }
 
 // admit counts a connection for its host. Where the limit or the host's share is used up, idle connections give way: those
@@ -211,7 +209,7 @@ func (d *device) admit(a *hostquota.Account) error {
 			n++ // because the share grows with the part that is free, one place may not be enough
 		}
 	}
-	victims := slices.DeleteFunc(d.idlest(only, n), func(c *conn) bool { return !d.evict(c) })
+	victims := d.evictIdlest(only, n)
 	if len(victims) == 0 {
 		return err
 	}
@@ -277,11 +275,28 @@ func (d *device) appendConns(list []*conn) []*conn {
 	return list
 }
 
-// idlest returns the n connections that give way first, or fewer: those that have been idle for longest of the host that
-// has most connections, or of one host only. Connections that this side has dialled, that have anything posted but
-// receives, or that are of a host within its fair share, are never chosen. Searches among one host's connections have
-// a time of their own, because otherwise a host that is refused again and again would leave others no search.
-func (d *device) idlest(only *hostquota.Account, n int) []*conn {
+// evictIdlest ends n connections, or fewer, that give way to a newcomer: those that have been idle for longest of the host that has most
+// connections, or of one host only, but none of a host within its fair share. It goes on with the next one if a connection cannot end, for
+// example because another goroutine reads from it at that moment.
+func (d *device) evictIdlest(only *hostquota.Account, n int) (evicted []*conn) {
+	found, spare := d.idlest(only)
+	for _, c := range found {
+		if len(evicted) == n {
+			break
+		}
+		if spare[c.account] > 0 && c.quiet() && d.evict(c) {
+			spare[c.account]--
+			evicted = append(evicted, c)
+		}
+	}
+	return evicted
+}
+
+// idlest returns the idle connections of the hosts with more than their fair share, or of one host only, in the order in which they give
+// way, and the number of connections that each host has beyond its fair share. Connections that this side has dialled are not among them.
+// Searches among one host's connections have a time of their own, because otherwise a host that is refused again and again would leave
+// others no search.
+func (d *device) idlest(only *hostquota.Account) (found []*conn, spare map[*hostquota.Account]int64) {
 	now := time.Now()
 	d.scan.mu.Lock()
 	defer d.scan.mu.Unlock()
@@ -290,12 +305,11 @@ func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 		searched = &d.scan.searched[1]
 	}
 	if now.Sub(*searched) < scanPause {
-		return nil
+		return nil, nil
 	}
 	*searched = now
 	d.sampleLocked(now)
-	var found []*conn
-	spare := map[*hostquota.Account]int64{} // how many a host has beyond its fair share
+	spare = map[*hostquota.Account]int64{}
 	for _, c := range d.scan.conns {
 		if c.active || only != nil && c.account != only || now.Sub(c.activity.since) < d.leastIdle || c.traffic.Load() != c.activity.seen {
 			continue
@@ -310,19 +324,9 @@ func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 	slices.SortFunc(found, func(x, y *conn) int {
 		return cmp.Or(cmp.Compare(spare[y.account], spare[x.account]), x.activity.since.Compare(y.activity.since))
 	})
-	victims := found[:0]
-	for _, c := range found {
-		if len(victims) == n {
-			break
-		}
-		if spare[c.account] > 0 && c.quiet() {
-			spare[c.account]--
-			victims = append(victims, c)
-		}
-	}
 	clear(d.scan.conns) // no connection is kept from the garbage collector
 	d.scan.conns, d.scan.last = d.scan.conns[:0], time.Time{}
-	return victims
+	return found, spare
 }
 
 // evict ends an idle connection to make room for another, and reports whether it did. It does not if work has been posted or has
