@@ -396,16 +396,29 @@ func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
 	}
 	to := r.lookup(e)
 	own := to.(*peer).conn.Load()
-	stop := make(chan struct{})
+	stop, seen := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		until(t, "driver", func() bool { return own.role.held.Load() && own.role.claim.Taken() })
+		func() {
+			defer close(seen)
+			until(t, "driver", func() bool { return own.role.held.Load() && own.role.claim.Taken() })
+		}()
 		send(c, stop)
 	})
 	back := make(chan struct{})
 	go func() {
-		own.drive(new(na.Event))
-		close(back)
+		defer close(back)
+		for last := false; ; { // more than once, because the other goroutine may miss a driver on a busy machine
+			own.drive(new(na.Event))
+			if last {
+				return
+			}
+			select {
+			case <-seen:
+				last = true
+			default:
+			}
+		}
 	}()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
