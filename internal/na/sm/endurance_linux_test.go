@@ -104,7 +104,7 @@ func TestParkCyclesOfProcesses(t *testing.T) {
 	client := open(t, Config{})
 	c := newCaller(client, lookup(t, client, s.expect("ready ")))
 	const least = 50 * time.Microsecond // nobody spins where there is one processor
-	window, theirWindow := least, least
+	theirWindow := least
 	rng := rand.New(rand.NewPCG(5, 6))
 	var calls, theirs uint64
 	var longest time.Duration
@@ -113,7 +113,7 @@ func TestParkCyclesOfProcesses(t *testing.T) {
 		if time.Since(begin) > 3*testLimit && !long { // less than wholeLimit
 			t.Fatalf("parked %d and %d times in %d calls", ours, theirs, calls)
 		}
-		window = max(client.cfg.Progress.Budget(), least)
+		window := max(client.cfg.Progress.Budget(), least)
 		gap, wait := gapAround(rng, theirWindow), gapAround(rng, window)
 		switch calls / phase % 3 {
 		case 1:
