@@ -384,8 +384,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// driveWhile has somebody drive in vain, who may spin for ever, while a peer sends in its way, and requires that the driver
-// comes back.
+// driveWhile has a goroutine drive in vain, with a policy that lets it spin without end, while send sends for the peer, and requires that
+// drive returns.
 func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
 	t.Helper()
 	e, r := openEndpoint(t, Config{Spin: time.Hour}), newRaw(t)
@@ -433,9 +433,9 @@ func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
 	<-back
 }
 
-// TestDriveReturns: who drives comes back in bounded time, whatever comes, and however long spinning is allowed.
+// TestDriveReturns checks that drive returns in bounded time, with each kind of input, although the policy lets it spin without end.
 func TestDriveReturns(t *testing.T) {
-	message := rawExpected(9, make([]byte, 500)) // which nobody waits for
+	message := rawExpected(9, make([]byte, 500)) // for which no operation waits
 	t.Run("always something to read", func(t *testing.T) {
 		driveWhile(t, func(c *rawConn, stop chan struct{}) {
 			b := bytes.Repeat(message, 20)

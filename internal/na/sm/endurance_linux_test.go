@@ -103,7 +103,7 @@ func TestParkCyclesOfProcesses(t *testing.T) {
 	s := start(t, "pacer")
 	client := open(t, Config{})
 	c := newCaller(client, lookup(t, client, s.expect("ready ")))
-	const least = 50 * time.Microsecond // nobody spins where there is one processor
+	const least = 50 * time.Microsecond // because Budget returns 0 where waiters do not spin, as on one processor
 	theirWindow := least
 	rng := rand.New(rand.NewPCG(5, 6))
 	var calls, theirs uint64
