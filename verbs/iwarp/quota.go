@@ -276,15 +276,21 @@ func (d *device) appendConns(list []*conn) []*conn {
 }
 
 // evictIdlest ends n connections, or fewer, that give way to a newcomer: those that have been idle for longest of the host that has most
-// connections, or of one host only, but none of a host within its fair share. It goes on with the next one if a connection cannot end, for
-// example because another goroutine reads from it at that moment.
+// connections, or of one host only, but none of a host within its fair share, and none with anything posted but receives. It goes on with the
+// next one if a connection cannot end, for example because another goroutine reads from it at that moment, and gives up after mostEvicted
+// connections more than n, because each attempt reads from a socket.
 func (d *device) evictIdlest(only *hostquota.Account, n int) (evicted []*conn) {
 	found, spare := d.idlest(only)
+	tries := n + mostEvicted
 	for _, c := range found {
-		if len(evicted) == n {
+		if len(evicted) == n || tries == 0 {
 			break
 		}
-		if spare[c.account] > 0 && c.quiet() && d.evict(c) {
+		if spare[c.account] <= 0 || !c.quiet() { // quiet reads from no socket, and most connections that are in use fail it
+			continue
+		}
+		tries--
+		if d.evict(c) {
 			spare[c.account]--
 			evicted = append(evicted, c)
 		}
