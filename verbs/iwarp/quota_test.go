@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,6 +99,9 @@ func TestSilentConnectionsGiveWay(t *testing.T) {
 	eventually(t, "the lone handshake is counted", func() bool { return s.dev.Stats()["quota_handshakes"] == 1 })
 	for range 600 {
 		c, err := net.Dial("tcp", l.Addr().String())
+		if errors.Is(err, syscall.ECONNRESET) {
+			continue // the connection gave way before Dial returned, which a busy machine delays
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
