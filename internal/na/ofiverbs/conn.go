@@ -81,7 +81,10 @@ type conn struct {
 	// again holds receives that are posted again at the end of the poll.
 	// +checklocks:polling
 	again []verbs.RecvWR
-	in    na.Message // the request that the handler gets; guarded by polling
+	// over holds what a completion has ended, until it is finished.
+	// +checklocks:polling
+	over endings
+	in   na.Message // the request that the handler gets; guarded by polling
 
 	mu invariants.Mutex
 	// open says that packets may be sent: on the passive side of some devices only after the first packet of the peer.
@@ -628,9 +631,17 @@ func (c *conn) completed(wc *verbs.WC) {
 	err := wc.Err()
 	slot := int(wc.ID & math.MaxUint32)
 	// A flushed read or write is over at the end of the connection (abandon), because its completion does not name the cause of that end.
+	over := c.over[:0]
 	if wc.ID&idKind == idOneSided && wc.Status != verbs.StatusWRFlushErr {
-		c.moved(slot, err)
+		over = c.moved(over, slot, err)
 	}
+	// The connection ends before the operation that failed on it does, so that the caller's next operation takes another connection.
+	if err != nil && wc.Status != verbs.StatusWRFlushErr { // the cause of a flush has been reported, or comes with the end of the connection
+		c.fail(na.Unreachable, err)
+	}
+	over.finish()
+	clear(over)
+	c.over = over
 	if err == nil && (wc.ID&idKind != idSend || c.ep.attr.Caps.Has(verbs.CapExactStatus)) && !c.heard.Load() {
 		c.heard.Store(true)
 	}
@@ -639,9 +650,6 @@ func (c *conn) completed(wc *verbs.WC) {
 	}
 	switch {
 	case err != nil:
-		if wc.Status != verbs.StatusWRFlushErr { // the cause has been reported, or comes with the end of the connection
-			c.fail(na.Unreachable, err)
-		}
 	case wc.ID&idKind == idSend:
 		c.mu.Lock()
 		c.free = append(c.free, slot)

@@ -159,17 +159,17 @@ func (c *conn) postConfirmLocked(t *transfer) {
 	t.behind = true
 }
 
-// moved processes the completion of the piece in a slot.
-func (c *conn) moved(slot int, err error) {
+// moved processes the completion of the piece in a slot, and appends what is over with it to list.
+func (c *conn) moved(list endings, slot int, err error) endings {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	m := &c.moves
 	mv := m.slots[slot]
 	m.slots[slot] = move{}
 	m.free = append(m.free, slot)
 	t := mv.t
 	if t == nil {
-		c.mu.Unlock()
-		return
+		return list
 	}
 	t.under--
 	if mv.local != nil {
@@ -186,18 +186,14 @@ func (c *conn) moved(slot int, err error) {
 	} else if t.err == nil {
 		t.err = c.moveError(t, err)
 	}
-	var done *local
 	if mv.local != nil && mv.local.pieces == 0 && mv.local.posted {
-		done = mv.local
+		list = append(list, ended{local: mv.local})
 	}
-	var list endings
 	if t.under == 0 && (t.err != nil || t.behind) {
 		list = append(list, t.over())
 		m.remove(t)
 	}
-	c.mu.Unlock()
-	done.release()
-	list.finish()
+	return list
 }
 
 // moveError returns the error of a transfer of which a piece has failed.
