@@ -286,15 +286,20 @@ func TestCallDuringEviction(t *testing.T) {
 	ask(t, a, to, 1, nil)
 	c := a.connections()[0]
 	c.peer.mu.Lock() // lost waits for it
-	evicted := make(chan bool)
-	go func() { evicted <- c.evict() }()
+	unlock := sync.OnceFunc(c.peer.mu.Unlock)
+	defer unlock()
+	evicted := make(chan struct{})
+	go func() {
+		defer close(evicted)
+		for !c.evict() && !c.dead.Load() { // the completions of the first call may have to come yet
+			runtime.Gosched()
+		}
+	}()
 	eventually(t, "the end of the connection", c.dead.Load)
 	answer, sent := newCall(), newCall()
 	a.RecvExpected(&answer.op, to, 2, make([]byte, 1))
-	c.peer.mu.Unlock()
-	if !<-evicted {
-		t.Error("the connection did not give way")
-	}
+	unlock()
+	<-evicted
 	a.SendRequest(&sent.op, to, 2, request(a, []byte("x")))
 	answer.want(t, 0)
 	sent.want(t, 0)
