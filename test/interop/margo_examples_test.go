@@ -38,7 +38,7 @@ type theirs struct {
 
 func listenTheirs(t *testing.T) *theirs {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", &cinnabar.Config{
+	e, err := cinnabar.Listen(t.Context(), network, &cinnabar.Config{
 		Pools:   []cinnabar.PoolConfig{{Name: "one", Workers: 1, Kind: cinnabar.PoolEarliestFirst}},
 		RPCPool: "one", AllowRemoteShutdown: true,
 	})
@@ -132,6 +132,7 @@ func (s *theirs) serveAlpha() {
 // a server in Go, which must answer the same.
 // parity(recorded): H47 G07 G12 G20 G30 G95 G96
 func TestReplayMargoExamples(t *testing.T) {
+	apart(t)
 	for _, tt := range []struct {
 		name  string
 		serve func(*theirs)

@@ -54,6 +54,14 @@ func configured(t *testing.T, cfg *cinnabar.Config) *cinnabar.Config {
 	return &c
 }
 
+// apart puts the engines of a test on another address than the loopback address that recorded programs had. An engine at that address may by chance
+// get the port of the recorded program, and it refuses a peer with its own address.
+func apart(t *testing.T) {
+	t.Helper()
+	network = "ofi+tcp://127.0.0.2"
+	t.Cleanup(func() { network = tcp })
+}
+
 // over runs f as a subtest over another network.
 func over(t *testing.T, name, addr string, poll bool, f func(t *testing.T)) {
 	t.Helper()

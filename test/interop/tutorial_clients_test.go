@@ -111,6 +111,7 @@ func serveTutorialContext(t *testing.T, e *cinnabar.Engine) {
 // the tutorials' servers did.
 // parity(recorded): H47 H77 T06 T21 T24
 func TestReplayThalliumTutorials(t *testing.T) {
+	apart(t)
 	for _, c := range callers {
 		t.Run(c.name, func(t *testing.T) { replay(t, listenTutorial(t, &c).Addr(), conversation(t, c.name)) })
 	}
@@ -119,6 +120,7 @@ func TestReplayThalliumTutorials(t *testing.T) {
 // TestReplayTutorialsWithChecksums does the same with clients of both tutorials whose Mercury computes checksums.
 // parity(recorded): H47 H77 T06 T21 T24
 func TestReplayTutorialsWithChecksums(t *testing.T) {
+	apart(t)
 	for _, c := range slices.Concat(margoCallers, callers) {
 		t.Run(c.name, func(t *testing.T) {
 			ms := conversation(t, c.name+"_crc")
@@ -141,7 +143,7 @@ func asksWithChecksums(fromDialer bool, b []byte) bool {
 
 func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(t.Context(), tcp, nil)
+	e, err := cinnabar.Listen(t.Context(), network, nil)
 	must(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	c.serve(t, e)

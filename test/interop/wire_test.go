@@ -96,6 +96,7 @@ var replayed = []struct {
 // but for what each process chooses itself.
 // parity(recorded): H43 H47 H51 H55 H60 H62 H71 H77 H79 H84 G07 G20 G21 G27 G38 G45
 func TestReplayClients(t *testing.T) {
+	apart(t)
 	for _, list := range replayed {
 		for _, name := range strings.Fields(list.names) {
 			t.Run(name, func(t *testing.T) {
