@@ -280,6 +280,8 @@ func (c *rawConn) ask(t testing.TB, asks uint64) {
 
 // TestCallDuringEviction begins a call when its connection has been found idle and is about to end. The call goes over the next connection.
 // parity: N05
+//
+// +checklocksignore: it does not follow an unlock by a function value.
 func TestCallDuringEviction(t *testing.T) {
 	a, b := openEndpoint(t, Config{}), openServer(t, Config{})
 	to := lookup(t, a, b)
