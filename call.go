@@ -79,7 +79,7 @@ func (w *work[In, Out]) Serve() {
 	}
 	switch {
 	case c.s.svc.e.contexts.ctx.Err() != nil: // the engine was closed while the request waited for a worker
-		c.s.finish(codes.Permission)
+		c.s.finish(c.s.svc.proc.ending())
 	case c.decode():
 		c.handle()
 	}

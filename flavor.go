@@ -92,8 +92,10 @@ type procedure struct {
 	base    uint64 // id without provider
 	oneWay  bool
 	native  bool // declared by package native
+	part    bool // its requests belong to native calls under way
 	codec   codec.Codec
 	in, out plans
+	types   envelope.Types // of the program
 }
 
 // plans are the plans of a type for messages over the network and over shared memory.
@@ -117,6 +119,7 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 		p.codec = p.flavor.codec()
 	}
 	_, p.native = p.codec.(envelope.Codec)
+	_, p.part = p.codec.(envelope.Continuing)
 	switch {
 	case p.native:
 		p.base = wire.NativeID(name, 0)
@@ -128,6 +131,10 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 		p.base = wire.Djb2(name)
 	}
 	p.in, p.out = p.plan("arguments", in), p.plan("results", out)
+	p.types = envelope.Types{In: in, Out: out, Codec: p.codec.Name()}
+	if d, ok := p.codec.(envelope.Described); ok {
+		p.types = d.Described()
+	}
 	return p
 }
 

@@ -387,6 +387,7 @@ func (rt *route) unencodable(err error) error {
 var hints = map[codes.Code]error{
 	codes.Again:      errOverloaded,
 	codes.Permission: errors.New("it is shutting down, or its handler forbids it"),
+	codes.Draining:   errors.New("it is shutting down and has not begun the call; call another server"),
 	codes.Overflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +
 		"compare the types of both sides, field by field, and its MaxOverflow and NoOverflow, and see its log"),
 	codes.ProtoNoSupport: errors.New("it may serve the RPC of this name in another flavour: an RPC of package native is called with that package, " +

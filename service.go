@@ -1,10 +1,12 @@
 package cinnabar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"cinnabar/codes"
 	"cinnabar/internal/envelope"
@@ -51,11 +53,12 @@ type handlers struct {
 	natives    envelope.Table // the requests for native RPCs
 	streams    *envelope.Streams
 	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
+	ending     chan struct{} // closed when gate is
 	unanswered unansweredCalls
 }
 
 func (h *handlers) init(e *Engine) error {
-	h.e = e
+	h.e, h.ending = e, make(chan struct{})
 	h.unanswered.init()
 	if parent := e.cfg.Parent; parent != nil {
 		h.pools, h.streams = parent.handlers.pools, parent.handlers.streams
@@ -80,12 +83,47 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 		refuse(r, svc, codes.InvalidArg) // as HG does with an id that has no callback
 	case svc.serve == nil:
 		refuse(r, svc, codes.NoEntry)
-	case !h.gate.Acquire():
-		refuse(r, svc, codes.Permission)
+	case !h.gate.Acquire() && !(svc.proc.part && h.join()):
+		refuse(r, svc, svc.proc.ending())
 	default:
 		return svc.serve(svc, r).Admit()
 	}
 	return nil
+}
+
+// ending is the code for requests that come while the engine is shutting down.
+func (p *procedure) ending() codes.Code {
+	if p.native {
+		return codes.Draining
+	}
+	return codes.Permission
+}
+
+// close refuses new requests, except those that belong to native calls under way.
+func (h *handlers) close() {
+	if h.gate.Close() {
+		close(h.ending)
+	}
+}
+
+// join lets a request in that belongs to a native call under way, while the engine is shutting down. Without such a call it returns false, so that a
+// peer that sends such requests all the time does not hold up the end of the engine.
+func (h *handlers) join() bool { return !h.natives.Empty() && h.gate.Join() }
+
+// Registrations implements [envelope.Registry].
+func (h *handlers) Registrations() (list []envelope.Registration) {
+	for _, entry := range h.table.Entries() {
+		svc := entry.Value
+		if _, described := svc.proc.codec.(envelope.Described); svc.proc.native && !described {
+			continue
+		}
+		list = append(list, envelope.Registration{
+			Name: entry.Name, ID: entry.ID, Provider: svc.provider, Flavor: uint8(svc.proc.flavor),
+			OneWay: svc.proc.oneWay, Native: svc.proc.native, Types: svc.proc.types,
+		})
+	}
+	slices.SortFunc(list, func(a, b envelope.Registration) int { return cmp.Compare(a.ID, b.ID) })
+	return list
 }
 
 // Unknown implements [hg.Dispatcher]. The code for an id that is not registered is codes.ProtoNoSupport if the engine serves an RPC of

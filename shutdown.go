@@ -117,7 +117,7 @@ func (en *ending) result() error {
 }
 
 // Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then answers new requests
-// codes.Permission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
+// codes.Permission, those of package native [codes.Draining], waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
 // at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer
 // ([RPC.HandleCall]) while its caller's connection lives. If ctx ends earlier, Shutdown closes the engine as Close does, and
@@ -182,7 +182,7 @@ func (e *Engine) shutdown(ctx context.Context) {
 		}
 		c.f(ctx)
 	}
-	e.handlers.gate.Close()
+	e.handlers.close()
 	e.core.Hurry()
 	e.finish(e.drain(ctx))
 }
@@ -213,7 +213,7 @@ func (e *Engine) Close() error {
 		<-e.Done()
 		return nil
 	}
-	e.handlers.gate.Close()
+	e.handlers.close()
 	e.finish(nil)
 	return e.ending.result()
 }

@@ -57,6 +57,10 @@ const (
 	OtherError                     // OTHER_ERROR: any other failure, such as a handler's own error
 )
 
+// Draining is no code of Mercury. An engine that is shutting down answers native calls with it, before a handler has begun, so that the caller may
+// call another server. Calls of C programs are answered [Permission].
+const Draining Code = 1 << 16
+
 var names = [...]string{
 	"HG_SUCCESS", "HG_PERMISSION", "HG_NOENTRY", "HG_INTERRUPT", "HG_AGAIN", "HG_NOMEM", "HG_ACCESS", "HG_FAULT", "HG_BUSY",
 	"HG_EXIST", "HG_NODEV", "HG_INVALID_ARG", "HG_PROTOCOL_ERROR", "HG_OVERFLOW", "HG_MSGSIZE", "HG_PROTONOSUPPORT",
@@ -64,10 +68,13 @@ var names = [...]string{
 	"HG_HOSTFIREWALL", "HG_CHECKSUM_ERROR", "HG_NA_ERROR", "HG_OTHER_ERROR",
 }
 
-// Error returns the code's C name, "HG_NOENTRY".
+// Error returns the code's C name, "HG_NOENTRY". Draining, which C does not have, is "DRAINING".
 func (c Code) Error() string {
-	if uint64(c) < uint64(len(names)) {
+	switch {
+	case uint64(c) < uint64(len(names)):
 		return names[c]
+	case c == Draining:
+		return "DRAINING"
 	}
 	return "HG return code " + strconv.FormatUint(uint64(c), 10)
 }

@@ -51,7 +51,7 @@ func TestIs(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	for code, want := range map[Code]string{0: "HG_SUCCESS", NoEntry: "HG_NOENTRY", OtherError: "HG_OTHER_ERROR", 27: "HG return code 27", 1<<32 - 1: "HG return code 4294967295"} {
+	for code, want := range map[Code]string{0: "HG_SUCCESS", NoEntry: "HG_NOENTRY", OtherError: "HG_OTHER_ERROR", Draining: "DRAINING", 27: "HG return code 27", 1<<32 - 1: "HG return code 4294967295"} {
 		if got := code.Error(); got != want {
 			t.Errorf("Code(%d).Error() = %q, want %q", uint32(code), got, want)
 		}

@@ -7,6 +7,7 @@ package envelope
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"cinnabar/codec"
@@ -21,6 +22,41 @@ type Mark struct{}
 type Codec interface {
 	codec.Codec
 	Enveloped() Mark
+}
+
+// Continuing is a [Codec] of requests that belong to calls under way, so that an engine that is shutting down serves them until these calls end.
+type Continuing interface {
+	Codec
+	Continues()
+}
+
+// Described is a [Codec] that names the types behind its envelopes.
+type Described interface {
+	Codec
+	Described() Types
+}
+
+// Types are the types of an RPC as the program has declared them.
+type Types struct {
+	In, Out reflect.Type
+	Stream  bool   // In and Out are the elements of a stream
+	Codec   string // name of their codec
+}
+
+// Registration is an RPC that an engine serves.
+type Registration struct {
+	Name           string
+	ID             uint64
+	Provider       uint16
+	Flavor         uint8 // of package cinnabar
+	OneWay, Native bool
+	Types
+}
+
+// Registry is the table of the RPCs that an engine serves.
+type Registry interface {
+	// Registrations returns the RPCs in the order of their ids, without the native ones that only carry parts of others.
+	Registrations() []Registration
 }
 
 // Arguments are the arguments of a call. Depart and Abandon are called at the caller, the other methods at the server.
@@ -73,5 +109,7 @@ type Arrival struct {
 	Calls   *Table          // the calls that the engine serves
 	Streams *Streams        // the streams among them
 	MaxTime time.Duration   // Config.MaxHandlerTime; 0: none
+	Served  Registry        // the RPCs of the engine
+	Ending  <-chan struct{} // closed when the engine begins to shut down
 	Limits
 }

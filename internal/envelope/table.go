@@ -58,6 +58,13 @@ func (t *Table) Add(conn <-chan struct{}, id uint64, cancel func()) (cancelled, 
 	return e != nil && e.take(id), true
 }
 
+// Empty reports whether the engine serves no call.
+func (t *Table) Empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.calls) == 0
+}
+
 // Remove removes a call that was added.
 func (t *Table) Remove(conn <-chan struct{}, id uint64) {
 	t.mu.Lock()

@@ -10,7 +10,10 @@ func TestTable(t *testing.T) {
 	add := func(conn <-chan struct{}, id uint64, name string) (early, ok bool) {
 		return table.Add(conn, id, func() { cancelled[name]++ })
 	}
-	if early, ok := add(a, 1, "a1"); early || !ok {
+	if !table.Empty() {
+		t.Error("a new table is not empty")
+	}
+	if early, ok := add(a, 1, "a1"); early || !ok || table.Empty() {
 		t.Errorf("add: %v, %v", early, ok)
 	}
 	if _, ok := add(a, 1, "again"); ok {
@@ -37,7 +40,7 @@ func TestTable(t *testing.T) {
 		table.Remove(a, id)
 		table.Remove(b, id)
 	}
-	if len(table.calls) != 0 {
+	if !table.Empty() {
 		t.Errorf("%d calls are left", len(table.calls))
 	}
 }

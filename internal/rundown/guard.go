@@ -42,6 +42,20 @@ func (g *Guard) Acquire() bool {
 	return false
 }
 
+// Join adds a user to those that the Guard has, also if it is closed. It returns false if there is none. For a moment it may take a user that Acquire
+// is about to refuse for one that stays; Wait may have returned then.
+func (g *Guard) Join() bool {
+	for {
+		n := g.n.Load()
+		if n&^closed == 0 {
+			return false
+		}
+		if g.n.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
 // Release removes a user that Acquire has added.
 func (g *Guard) Release() {
 	n := g.n.Add(-1)

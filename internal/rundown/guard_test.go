@@ -56,6 +56,26 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestJoin adds users to a closed Guard while it has one.
+func TestJoin(t *testing.T) {
+	var g Guard
+	if g.Join() {
+		t.Error("a guard without users is joined")
+	}
+	g.Acquire()
+	g.Close()
+	if !g.Join() || g.Users() != 2 || !g.Closed() {
+		t.Errorf("a closed guard with a user is not joined, or open: %d users", g.Users())
+	}
+	g.Release()
+	idle := g.Idle()
+	g.Release()
+	<-idle
+	if g.Join() || g.Users() != 0 {
+		t.Error("a guard whose users have gone is joined")
+	}
+}
+
 func TestWaitOfOpenGuard(t *testing.T) {
 	var g Guard
 	if err := g.Wait(over(t)); err != nil {
