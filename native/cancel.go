@@ -49,6 +49,9 @@ func (cancelCodec) Name() string { return "native" }
 // Enveloped implements [envelope.Codec].
 func (cancelCodec) Enveloped() envelope.Mark { return envelope.Mark{} }
 
+// Continues implements [envelope.Continuing].
+func (cancelCodec) Continues() {}
+
 // Plan implements [codec.Codec].
 func (c cancelCodec) Plan(t reflect.Type) (codec.Plan, error) {
 	if t == reflect.TypeFor[cancelMessage]() {

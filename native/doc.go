@@ -18,7 +18,8 @@
 //	out, err := Add.Call(ctx, endpoint, AddIn{X: 1, Y: 2})
 //
 // A [Stream] is declared by [NewStream] in the same way, and carries any number of elements in both directions: see [Stream.Handle] and
-// [Stream.Open]. [Health] serves the state of services, for [CheckHealth] and [WatchHealth].
+// [Stream.Open]. [Health] serves the state of services, for [CheckHealth] and [WatchHealth], and [HandleReflection] the names and types of all RPCs, for
+// [Reflect]. Package balance distributes calls over several servers.
 //
 // Engines, providers, pools of handlers, interceptors and monitors are those of package cinnabar, and a process may serve an RPC of either
 // package by the same name. Programs in C serve and call no native RPCs: a call from the one family to the other fails with an error that

@@ -71,3 +71,29 @@ func Example() {
 	// seats for Ada with a deadline: true
 	// 4 true
 }
+
+// A server that describes its RPCs, and a client that reads the fields of the arguments of one.
+func ExampleReflect() {
+	ctx := context.Background()
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	if err := native.HandleReflection(server); err != nil {
+		log.Fatal(err)
+	}
+	if err := reserve.Handle(server, nil); err != nil {
+		log.Fatal(err)
+	}
+
+	for d, err := range native.Reflect(ctx, server.Self(), "reserve") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, f := range d.Types[d.In].Fields {
+			fmt.Println(d.String(), f.Name, d.Types[f.Type].Kind)
+		}
+	}
+	// Output: reserve (native) Seats uint32
+}

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,14 @@ func (s Serving) String() string {
 // Health serves the states of a server's services to clients, as the health service of gRPC does. The program names the services. The name "" stands
 // for the whole server, whose state is ServingYes until Set changes it. The zero value is ready for use. Health is safe for concurrent use.
 type Health struct {
+	// MaxWatches is the number of clients that may watch at the same time, half of them of one host; 0: 1024. Handle must come after a change.
+	MaxWatches int
+
 	mu sync.Mutex
+	// +checklocks:mu
+	watches int
+	// +checklocks:mu
+	hosts map[any]int // watches of each host
 	// +checklocks:mu
 	states map[string]Serving
 	// +checklocks:mu
@@ -87,7 +95,8 @@ func (h *Health) get(service string, wait bool) (Serving, <-chan struct{}) {
 }
 
 // Handle registers the health service with an engine or a provider, for [CheckHealth] and [WatchHealth]. Each client that watches a service has a stream,
-// which counts towards the limit of [Stream.Handle].
+// which counts towards the limit of [Stream.Handle] and towards MaxWatches; a further one ends with codes.Again. When the engine begins to shut down, all
+// watches end with codes.Draining. So they do not hold up Shutdown.
 func (h *Health) Handle(on cinnabar.Registrar, opts ...cinnabar.HandleOption) error {
 	check := func(_ context.Context, service string) (Serving, error) {
 		if len(service) > maxService {
@@ -106,8 +115,71 @@ func (h *Health) Handle(on cinnabar.Registrar, opts ...cinnabar.HandleOption) er
 
 var errServiceName = fmt.Errorf("%w: the name of a service has at most %d bytes", codes.InvalidArg, maxService)
 
-// watch is the handler of a client that watches a service.
+// defaultWatches is the limit if MaxWatches is 0.
+const defaultWatches = 1024
+
+// enter counts a watch of a host.
+func (h *Health) enter(host any) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	limit := cmp.Or(h.MaxWatches, defaultWatches)
+	each := (limit + 1) / 2
+	switch {
+	case h.watches >= limit:
+		return fmt.Errorf("%w: %d clients watch services, at most %d (Health.MaxWatches)", codes.Again, h.watches, limit)
+	case h.hosts[host] >= each:
+		return fmt.Errorf("%w: %d clients of this host watch services, at most %d, half of Health.MaxWatches", codes.Again, h.hosts[host], each)
+	}
+	if h.hosts == nil {
+		h.hosts = map[any]int{}
+	}
+	h.watches++
+	h.hosts[host]++
+	return nil
+}
+
+// leave ends what enter has begun.
+func (h *Health) leave(host any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watches--
+	if h.hosts[host]--; h.hosts[host] == 0 {
+		delete(h.hosts, host)
+	}
+}
+
+// errEnding ends the watches of an engine that is shutting down.
+var errEnding = fmt.Errorf("%w: the server is shutting down", codes.Draining)
+
+// watch is the handler of a client that watches a service. It ends when the engine begins to shut down.
 func (h *Health) watch(ctx context.Context, s *ServerStream[string, Serving]) error {
+	in := s.core.in
+	if err := h.enter(in.Host); err != nil {
+		return err
+	}
+	defer h.leave(in.Host)
+	until, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() { // until watchUntil has returned
+		defer close(ended)
+		select {
+		case <-in.Ending:
+			cancel(errEnding)
+		case <-until.Done():
+		}
+	}()
+	err := h.watchUntil(until, s)
+	cancel(err)
+	<-ended
+	if errors.Is(context.Cause(until), errEnding) {
+		s.core.out.fail(errOver) // a client that does not receive must not hold up the end
+		return errEnding
+	}
+	return err
+}
+
+// watchUntil reports the states of the service that the client names, until ctx ends.
+func (h *Health) watchUntil(ctx context.Context, s *ServerStream[string, Serving]) error {
 	for service, err := range s.Receive(ctx) {
 		switch {
 		case err != nil:

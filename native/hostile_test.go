@@ -179,3 +179,44 @@ func TestSameID(t *testing.T) {
 	}
 	third.end()
 }
+
+// TestFramesWithoutCalls sends frames to a server that is shutting down without a native call under way. They are refused, so a peer that sends them all
+// the time does not hold up the end.
+func TestFramesWithoutCalls(t *testing.T) {
+	server, ep := rawPair(t)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	hold := cinnabar.NewRPC[struct{}, struct{}]("hold")
+	noError := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	noError(hold.Handle(server, func(context.Context, struct{}) (struct{}, error) {
+		close(begun)
+		<-finish
+		return struct{}{}, nil
+	}))
+	noError(add.Handle(server, func(_ context.Context, n uint32) (uint32, error) { return n, nil }))
+	noError(NewStream[uint32, uint32]("talk").Handle(server, func(context.Context, *ServerStream[uint32, uint32]) error { return nil }))
+	held, down := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := hold.Call(t.Context(), ep, struct{}{})
+		held <- err
+	}()
+	<-begun
+	go func() { down <- server.Shutdown(t.Context()) }()
+	for err := error(nil); !errors.Is(err, codes.Draining); {
+		if _, err = add.Call(t.Context(), ep, 1); err != nil && !errors.Is(err, codes.Draining) {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []frame{{magic: magicPut, flags: flagEnd, id: 1}, {magic: magicGet, id: 1, size: fullCredit}} {
+		if _, err := frameRPC.Call(t.Context(), ep, frameMessage{frame: f}); !errors.Is(err, codes.Draining) {
+			t.Errorf("the answer to %s is %v", f.magic, err)
+		}
+	}
+	close(finish)
+	noError(<-held)
+	noError(<-down)
+}

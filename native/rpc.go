@@ -27,6 +27,8 @@ type spec struct {
 	compressor Compressor // nil: none
 	details    []detail
 	stream     bool // declared by NewStream
+	idempotent bool
+	in, out    reflect.Type // of the program
 	cancels    canceller
 }
 
@@ -56,7 +58,7 @@ func WithDetail[E error](name string) Option {
 // New describes a remote procedure. It panics if a type cannot be encoded, or if an option is not valid; the text names the field or the
 // option.
 func New[In, Out any](name string, opts ...Option) *RPC[In, Out] {
-	r := &RPC[In, Out]{spec: spec{name: name, codec: hgproc.Codec{}}}
+	r := &RPC[In, Out]{spec: spec{name: name, codec: hgproc.Codec{}, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}}
 	for _, o := range opts {
 		o.apply(&r.spec)
 	}
@@ -104,6 +106,11 @@ func (c *enveloped[In, Out]) Name() string { return "native" }
 // Enveloped implements [envelope.Codec].
 func (c *enveloped[In, Out]) Enveloped() envelope.Mark { return envelope.Mark{} }
 
+// Described implements [envelope.Described].
+func (c *enveloped[In, Out]) Described() envelope.Types {
+	return envelope.Types{In: c.spec.in, Out: c.spec.out, Stream: c.spec.stream, Codec: c.spec.codec.Name()}
+}
+
 // Plan implements [codec.Codec].
 func (c *enveloped[In, Out]) Plan(t reflect.Type) (codec.Plan, error) {
 	switch t {
@@ -116,6 +123,13 @@ func (c *enveloped[In, Out]) Plan(t reflect.Type) (codec.Plan, error) {
 	}
 	return c.spec.codec.Plan(t)
 }
+
+// Idempotent declares that two executions of a call have the same effect as one. So a client may send the call again if it does not know whether
+// a server has executed it, or send it to two servers: see package balance.
+func Idempotent() Option { return option(func(s *spec) { s.idempotent = true }) }
+
+// Idempotent reports whether the RPC is declared with the option [Idempotent].
+func (r *RPC[In, Out]) Idempotent() bool { return r.spec.idempotent }
 
 // Name returns the procedure's name.
 func (r *RPC[In, Out]) Name() string { return r.spec.name }

@@ -22,19 +22,24 @@ type Stream[In, Out any] struct {
 	gets    *cinnabar.RPC[frameMessage, batch[Out]]
 }
 
-// NewStream describes a stream. The options are those of [New] except WithCompressor. It panics if a type cannot be encoded, or if an option is not
+// NewStream describes a stream. The options are those of [New] except WithCompressor and Idempotent. It panics if a type cannot be encoded, or if an option is not
 // valid; the text names the field or the option.
 //
 // Elements are encoded for the network, when they are sent. So a peer accesses the memory of a bulk handle in an element over the network, even if
 // the two processes also share memory (Config.AutoSM).
 func NewStream[In, Out any](name string, opts ...Option) *Stream[In, Out] {
-	s := &Stream[In, Out]{spec: spec{name: name, codec: hgproc.Codec{}, stream: true}}
+	s := &Stream[In, Out]{spec: spec{
+		name: name, codec: hgproc.Codec{}, stream: true, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+	}}
 	for _, o := range opts {
 		o.apply(&s.spec)
 	}
 	err := s.spec.check()
 	if s.spec.compressor != nil {
 		err = errors.New("the elements of a stream are not compressed; leave WithCompressor out")
+	}
+	if s.spec.idempotent {
+		err = errors.New("nothing repeats a stream; leave Idempotent out")
 	}
 	if err == nil {
 		if s.in, err = s.spec.codec.Plan(reflect.TypeFor[In]()); err != nil {

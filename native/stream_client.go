@@ -203,7 +203,7 @@ const (
 // and names the reason.
 func retriable(err error) bool {
 	e, ok := errors.AsType[*cinnabar.Error](err)
-	return ok && e.Remote && (e.Code == codes.Again || e.Code == codes.NoEntry || e.Code == codes.Permission)
+	return ok && e.Remote && (e.Code == codes.Again || e.Code == codes.NoEntry || e.Code == codes.Permission || e.Code == codes.Draining)
 }
 
 // pause waits for some time before a further attempt, but not beyond the end of the stream, which is the error errOver.

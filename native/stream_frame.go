@@ -78,6 +78,9 @@ func (*frameCodec) Name() string { return "native" }
 // Enveloped implements [envelope.Codec].
 func (*frameCodec) Enveloped() envelope.Mark { return envelope.Mark{} }
 
+// Continues implements [envelope.Continuing].
+func (*frameCodec) Continues() {}
+
 // Plan implements [codec.Codec].
 func (c *frameCodec) Plan(t reflect.Type) (codec.Plan, error) {
 	switch {
