@@ -31,6 +31,8 @@ type callOptions struct {
 	args     string
 	memory   memoryList // of --bulk-in and --bulk-out, in the order of the command line
 	oneWay   bool
+	reflect  bool
+	flavored bool // --flavor was given
 	grace    time.Duration
 	caller   cli.Caller
 }
@@ -39,7 +41,7 @@ type callOptions struct {
 func New(s cli.Streams) *cobra.Command {
 	o := &callOptions{}
 	cmd := &cobra.Command{
-		Use:   "call ADDRESS NAME",
+		Use:   "call ADDRESS [NAME]",
 		Short: "Call an RPC of a running process",
 		Long: `call calls the RPC NAME of the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, and prints
 its results as JSON: one value, or an array of several.
@@ -50,14 +52,29 @@ bool, int8 to int64, uint8 to uint64, float32, float64, string and bulk, or thei
 arguments as a JSON array. uint8[] is a string in base64 there.
 
 A bulk argument takes the next file of --bulk-in and --bulk-out. The server reads the bytes of
-the one, and writes those of the other, a new file of SIZE bytes. Neither is copied.`,
+the one, and writes those of the other, a new file of SIZE bytes. Neither is copied.
+
+With --reflect the process describes its RPCs, if it has turned that on (native.HandleReflection).
+Without NAME they are printed. With NAME the types are those of the description, also for RPCs
+between Go programs (package native), and --args has a JSON object with the fields of the
+arguments, or an array of them in their order.`,
 		Example: `  cinnabar call $SERVER hello
   cinnabar call $SERVER sum --in int32,int32 --args '[17, 25]' --out int32
   cinnabar call $SERVER sum --in int32,bulk --args [9] --bulk-in x --out int32
+  cinnabar call $SERVER --reflect
+  cinnabar call $SERVER add --reflect --args '{"X": 1, "Y": 2}'
   cinnabar call $SERVER do_rdma -f thallium --in bulk --bulk-in x --one-way`,
-		Args: cobra.ExactArgs(2),
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.numbered = cmd.Flags().Changed("provider")
+			o.numbered, o.flavored = cmd.Flags().Changed("provider"), cmd.Flags().Changed("flavor")
+			switch {
+			case len(args) == 1 && !o.reflect:
+				return cli.Usagef("no NAME was given; give the name of an RPC, or --reflect for the names that the process describes")
+			case len(args) == 1:
+				return o.list(cmd.Context(), args[0], s)
+			case o.reflect:
+				return o.described(cmd.Context(), args[0], args[1], s)
+			}
 			return o.run(cmd.Context(), args[0], args[1], s)
 		},
 	}
@@ -70,6 +87,7 @@ the one, and writes those of the other, a new file of SIZE bytes. Neither is cop
 	f.StringVar(&o.out, "out", "", "types of the results (default none)")
 	f.Var(&memoryFlag{list: &o.memory, mode: cinnabar.ReadOnly}, "bulk-in", "file that the server reads; may be repeated")
 	f.Var(&memoryFlag{list: &o.memory, mode: cinnabar.WriteOnly}, "bulk-out", "file of SIZE bytes that the server writes; it must not exist; may be repeated")
+	f.BoolVar(&o.reflect, "reflect", false, "ask the process for the types, in place of --in and --out")
 	f.BoolVar(&o.oneWay, "one-way", false, "the RPC has no response")
 	f.DurationVar(&o.grace, "grace", time.Second, "how long the files stay exposed after a one-way call")
 	o.caller.Register(f, s, defaultTimeout, "how long to wait for the response")

@@ -147,11 +147,24 @@ func (l typeList) arguments(text string, handles []cinnabar.BulkHandle) (message
 	return m, nil
 }
 
-// setValue stores a JSON value in a variable. It refuses null, and arrays that are longer or shorter than an array variable, because package
+// setValue stores a JSON value in a variable. It refuses null except for pointers, and arrays that are longer or shorter than an array variable, because package
 // json ignores null, drops the further elements of a long array, and sets those that a short one lacks to zero.
 func setValue(to reflect.Value, text json.RawMessage) error {
-	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
+	switch null := bytes.Equal(bytes.TrimSpace(text), []byte("null")); {
+	case to.Type() == bulkType:
+		return errors.New("memory is no value; leave it out, and name a file by --bulk-in or --bulk-out")
+	case to.Kind() == reflect.Pointer && null:
+		to.SetZero()
+		return nil
+	case null:
 		return errors.New("null is no value")
+	case to.Kind() == reflect.Pointer:
+		to.Set(reflect.New(to.Type().Elem()))
+		return setValue(to.Elem(), text)
+	case to.Kind() == reflect.Struct:
+		return setFields(to, text)
+	case to.Kind() == reflect.Map:
+		return setMap(to, text)
 	}
 	if k := to.Kind(); k == reflect.Array || k == reflect.Slice && to.Type().Elem().Kind() != reflect.Uint8 {
 		var elements []json.RawMessage
@@ -197,7 +210,21 @@ func beginning(b []byte) string {
 
 // plain returns a value as package json can print it: handles as text, and the floating-point numbers that JSON does not have as strings.
 func plain(v reflect.Value) any {
+	if h, ok := v.Interface().(cinnabar.BulkHandle); ok {
+		return map[string]any{"bytes": h.Len(), "mode": h.Mode().String()}
+	}
 	switch k := v.Kind(); {
+	case k == reflect.Struct:
+		return plainFields(v)
+	case k == reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return plain(v.Elem())
+	case k == reflect.Map:
+		return plainMap(v)
+	case k == reflect.Complex64 || k == reflect.Complex128:
+		return fmt.Sprint(v.Complex())
 	case k == reflect.Float32 || k == reflect.Float64:
 		if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
 			return strconv.FormatFloat(f, 'g', -1, 64)
@@ -210,9 +237,6 @@ func plain(v reflect.Value) any {
 			list[i] = plain(v.Index(i))
 		}
 		return list
-	}
-	if h, ok := v.Interface().(cinnabar.BulkHandle); ok {
-		return map[string]any{"bytes": h.Len(), "mode": h.Mode().String()}
 	}
 	return v.Interface()
 }
