@@ -30,6 +30,8 @@ type Server struct {
 	// +checklocks:mu
 	hosts map[string][]netip.Addr
 	// +checklocks:mu
+	services map[string][]*net.SRV
+	// +checklocks:mu
 	silent bool
 	// +checklocks:mu
 	queries int
@@ -46,7 +48,7 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, ln: ln, hosts: map[string][]netip.Addr{}, conns: map[net.Conn]struct{}{}}
+	s := &Server{t: t, ln: ln, hosts: map[string][]netip.Addr{}, services: map[string][]*net.SRV{}, conns: map[net.Conn]struct{}{}}
 	s.wg.Go(s.accept)
 	t.Cleanup(s.close)
 	return s
@@ -68,6 +70,13 @@ func (s *Server) Set(name string, addrs ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts[name+"."] = list
+}
+
+// SetService makes the name stand for SRV records. Each Target is the name of a host without a dot at the end.
+func (s *Server) SetService(name string, records ...*net.SRV) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.services[name+"."] = records
 }
 
 // Silence makes the server leave queries unanswered, or answer again.
@@ -150,6 +159,7 @@ const (
 	noName    = 3      // response code: the name does not exist
 	typeA     = 1
 	typeAAAA  = 28
+	typeSRV   = 33
 	classIN   = 1
 	firstName = 0xc000 | headLen // pointer to the name of the question
 )
@@ -158,7 +168,7 @@ const (
 //
 //	ID 2 | flags 2 | questions 2 | answers 2 | authorities 2 | additional 2
 //	question: name, as labels with their lengths, and 0 | type 2 | class 2
-//	answer: name 2, a pointer | type 2 | class 2 | time to live 4 | length 2 | address
+//	answer: name 2, a pointer | type 2 | class 2 | time to live 4 | length 2 | address, or priority 2 | weight 2 | port 2 | name of the host
 func (s *Server) answer(query []byte) ([]byte, error) {
 	if len(query) < headLen {
 		return nil, errors.New("shorter than a header")
@@ -183,10 +193,11 @@ func (s *Server) answer(query []byte) ([]byte, error) {
 		return nil, nil
 	}
 	ips, known := s.hosts[name]
+	records, isService := s.services[name]
 	b := append([]byte(nil), query[:at]...)
 	clear(b[6:headLen])
 	binary.BigEndian.PutUint16(b[2:], response)
-	if !known {
+	if !known && !isService {
 		binary.BigEndian.PutUint16(b[2:], response|noName)
 	}
 	n := uint16(0)
@@ -201,6 +212,24 @@ func (s *Server) answer(query []byte) ([]byte, error) {
 		b = binary.BigEndian.AppendUint32(b, 0)
 		b = binary.BigEndian.AppendUint16(b, uint16(ip.BitLen()/8))
 		b = append(b, ip.AsSlice()...)
+	}
+	if kind != typeSRV {
+		records = nil
+	}
+	for _, r := range records {
+		n++
+		b = binary.BigEndian.AppendUint16(b, firstName)
+		b = binary.BigEndian.AppendUint16(b, kind)
+		b = binary.BigEndian.AppendUint16(b, classIN)
+		b = binary.BigEndian.AppendUint32(b, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(6+len(r.Target)+2))
+		for _, field := range []uint16{r.Priority, r.Weight, r.Port} {
+			b = binary.BigEndian.AppendUint16(b, field)
+		}
+		for label := range strings.SplitSeq(r.Target, ".") {
+			b = append(append(b, byte(len(label))), label...)
+		}
+		b = append(b, 0)
 	}
 	binary.BigEndian.PutUint16(b[6:], n)
 	return b, nil

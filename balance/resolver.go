@@ -1,0 +1,124 @@
+package balance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cinnabar/codes"
+)
+
+// Resolver lists the servers of a service. A Client calls Resolve from one goroutine at a time, with a context that ends after ten seconds.
+type Resolver interface {
+	// Resolve returns the servers in the order of preference. An empty list says that there is none now; with an error the Client keeps the servers that
+	// it has. The Client takes the first ones up to Config.MaxServers.
+	Resolve(ctx context.Context) ([]Address, error)
+}
+
+// Address is a server.
+type Address struct {
+	Addr     string  // for Engine.Lookup
+	Provider *uint16 // nil: the calls are addressed to no provider
+}
+
+// String returns the address, with the provider behind it.
+func (a Address) String() string {
+	if a.Provider == nil {
+		return a.Addr
+	}
+	return a.Addr + "@" + strconv.Itoa(int(*a.Provider))
+}
+
+// Static is a list of servers that does not change.
+type Static []Address
+
+// StaticAddrs returns the servers with these addresses.
+func StaticAddrs(addrs ...string) Static {
+	s := make(Static, len(addrs))
+	for i, a := range addrs {
+		s[i].Addr = a
+	}
+	return s
+}
+
+// Resolve implements [Resolver].
+func (s Static) Resolve(context.Context) ([]Address, error) { return s, nil }
+
+// DNS takes the addresses of a host name (A and AAAA records), each of which is a server at the same port. They are in ascending order.
+//
+// Over ofi+tcps a client compares the name in the certificate of a server with its address, because it dials the address. So Config.TLS of the engine
+// needs a ServerName.
+type DNS struct {
+	Protocol string // "ofi+tcp"
+	Host     string
+	Port     uint16
+	Resolver *net.Resolver // nil: net.DefaultResolver
+}
+
+// Resolve implements [Resolver].
+func (d DNS) Resolve(ctx context.Context) ([]Address, error) {
+	return lookup(ctx, d.Resolver, d.Protocol, d.Host, d.Port)
+}
+
+// lookup returns the addresses of a host.
+func lookup(ctx context.Context, r *net.Resolver, protocol, host string, port uint16) ([]Address, error) {
+	if protocol == "" || host == "" || port == 0 {
+		return nil, fmt.Errorf("balance: %w: protocol %q, host %q and port %d; none of them may be empty or 0", codes.InvalidArg, protocol, host, port)
+	}
+	ips, err := cmp.Or(r, net.DefaultResolver).LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("balance: the addresses of %q: %w", host, err)
+	}
+	for i := range ips {
+		ips[i] = ips[i].Unmap()
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	var list []Address
+	for _, ip := range slices.Compact(ips) {
+		list = append(list, Address{Addr: protocol + "://" + netip.AddrPortFrom(ip, port).String()})
+	}
+	return list, nil
+}
+
+// maxTargets is the largest number of SRV records whose hosts are resolved.
+const maxTargets = 64
+
+// SRV takes the hosts and ports of a service (SRV records, RFC 2782), and the addresses of each host. Hosts with a lower priority number go before others;
+// those with the same one are in a random order by their weights. At most 64 hosts are resolved.
+type SRV struct {
+	Protocol string // "ofi+tcp"
+	// Service and Name make up the name of the records, "_store._tcp.example" for "store" and "example". If Service is empty, Name is the whole name.
+	Service, Name string
+	Resolver      *net.Resolver // nil: net.DefaultResolver
+}
+
+// Resolve implements [Resolver]. It leaves out hosts without addresses, unless there are no others.
+func (s SRV) Resolve(ctx context.Context) ([]Address, error) {
+	proto := "tcp"
+	if s.Service == "" {
+		proto = ""
+	}
+	_, records, err := cmp.Or(s.Resolver, net.DefaultResolver).LookupSRV(ctx, s.Service, proto, s.Name)
+	if err != nil && len(records) == 0 {
+		return nil, fmt.Errorf("balance: the hosts of service %q of %q: %w", s.Service, s.Name, err)
+	}
+	var list []Address
+	var failed []error
+	for _, rec := range records[:min(len(records), maxTargets)] {
+		found, err := lookup(ctx, s.Resolver, s.Protocol, strings.TrimSuffix(rec.Target, "."), rec.Port)
+		if err != nil {
+			failed = append(failed, err)
+		}
+		list = append(list, found...)
+	}
+	if len(list) == 0 {
+		return nil, errors.Join(failed...)
+	}
+	return list, nil
+}
