@@ -180,6 +180,8 @@ var layers = map[string]row{
 	// RPCs between programs in Go.
 	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
 
+	"balance": {code: []string{".", "codes", "internal/invariants", "native"}, test: []string{"internal/dnstest"}},
+
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},
 	"rmem": {
@@ -247,8 +249,8 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},
 	"cmd/cinnabar/internal/call": {
-		code:    []string{".", "codec", "codec/hgproc", "codes", "margo", "cmd/cinnabar/internal/cli"},
-		test:    []string{"cmd/cinnabar/internal/clitest", "codec/cereal"},
+		code:    []string{".", "codec", "codec/cereal", "codec/hgproc", "codes", "margo", "native", "cmd/cinnabar/internal/cli"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/doctor": {
@@ -303,6 +305,7 @@ var layers = map[string]row{
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
 	"examples/stream":                        {code: []string{".", "native"}},
+	"examples/service":                       {code: []string{".", "balance", "native"}},
 	"examples/tutorial":                      {test: []string{"internal/testproc"}},
 	"examples/tutorial/01":                   tutorial,
 	"examples/tutorial/02":                   tutorial,
