@@ -159,10 +159,10 @@ func (a *attempts) repeatable(err error) bool {
 		return false
 	}
 	refused := e.Remote && !handled(err)
-	switch e.Code {
-	case codes.Draining, codes.Again:
+	switch c := e.Code; {
+	case c == codes.Draining || c == codes.Again:
 		return refused || e.Remote && a.idempotent
-	case codes.HostUnreach, codes.HostFirewall:
+	case c == codes.HostUnreach || c == codes.HostFirewall:
 		return !e.Remote && a.idempotent
 	}
 	return false

@@ -99,11 +99,13 @@ func TestHedge(t *testing.T) {
 				if name != slow {
 					return name, nil
 				}
+				timer := time.NewTimer(time.Minute)
+				defer timer.Stop()
 				select {
 				case <-ctx.Done():
 					cancelled = append(cancelled, name)
 					return "", &cinnabar.Error{Code: codes.Canceled, Err: ctx.Err()}
-				case <-time.After(time.Minute):
+				case <-timer.C:
 					return name, nil
 				}
 			})
@@ -140,7 +142,7 @@ func TestHedge(t *testing.T) {
 		var n atomic.Int32
 		_, err = do(t.Context(), c, true, func(context.Context, cinnabar.Target) (int, error) {
 			n.Add(1)
-			time.Sleep(2 * time.Second) // of the bubble
+			<-time.NewTimer(2 * time.Second).C
 			return 0, remote(codes.OtherError, nil)
 		})
 		if wantError(t, err, codes.OtherError); n.Load() != 2 {

@@ -132,8 +132,7 @@ func TestDrainingServer(t *testing.T) {
 		wantError(t, err, codes.Draining, "a is draining", "b is draining")
 		synctest.Wait()
 		f.fail("a", nil)
-		time.Sleep(lastPause) // of the bubble
-		synctest.Wait()
+		elapse(lastPause)
 		f.set(native.ServingYes, "a")
 		if n := pick(t, c, f, nil); n != "a" {
 			t.Errorf("picked %s", n)
@@ -149,14 +148,14 @@ func TestResolving(t *testing.T) {
 		f.set(native.ServingYes, "a", "b")
 		for range 100 { // an outage
 			c.want()
-			time.Sleep(100 * time.Millisecond)
+			elapse(100 * time.Millisecond)
 		}
 		synctest.Wait()
 		if n := len(r.queries()); n > 2 {
 			t.Errorf("%d queries in 10 s", n)
 		}
 		r.change(nil, errors.New("no answer"))
-		time.Sleep(2 * time.Minute)
+		elapse(2 * time.Minute)
 		if n := pick(t, c, f, nil); n != "a" && n != "b" {
 			t.Errorf("picked %s", n)
 		}
@@ -168,12 +167,12 @@ func TestResolving(t *testing.T) {
 			many = append(many, Address{Addr: fmt.Sprint(i)})
 		}
 		r.change(many, nil)
-		time.Sleep(2 * time.Minute)
+		elapse(2 * time.Minute)
 		if list, err := c.Servers(); len(list) != 3 || err != nil || list[0].Addr != "0" {
 			t.Errorf("many servers: %v, %v", list, err)
 		}
 		r.change(nil, nil)
-		time.Sleep(2 * time.Minute)
+		elapse(2 * time.Minute)
 		_, _, err := c.Pick(t.Context())
 		wantError(t, err, codes.HostUnreach, "lists no servers")
 		times := r.queries()

@@ -116,6 +116,14 @@ func pick(t *testing.T, c *Client, f *fakes, err error) string {
 	return f.names[to.(*cinnabar.Endpoint)]
 }
 
+// elapse lets the time of the bubble pass.
+func elapse(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
+	synctest.Wait()
+}
+
 // fail makes the next watches of a server fail, or succeed again.
 func (f *fakes) fail(name string, err error) {
 	f.client.mu.Lock()

@@ -44,7 +44,7 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case len(args) > 1 && args[0] == "call":
 		return call(ctx, out, args[1:])
 	}
-	return errors.New("usage: service serve ADDRESS, or service call ADDRESS...")
+	return errors.New("usage: service serve ADDRESS, or service call with one ADDRESS or more")
 }
 
 // serve serves until ctx ends.
