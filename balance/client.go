@@ -104,8 +104,11 @@ type Client struct {
 // New returns a Client that calls with the engine e, which must be closed after the Client. It does not wait for the Resolver.
 func New(e *cinnabar.Engine, cfg *Config) (*Client, error) {
 	c, err := newClient(cfg)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case e == nil:
+		return nil, fmt.Errorf("balance: %w: no engine given", codes.InvalidArg)
 	}
 	c.lookup, c.watch = e.Lookup, watchHealth
 	c.wg.Go(c.run)

@@ -186,7 +186,7 @@ func TestResolving(t *testing.T) {
 
 // TestConfig refuses configurations.
 func TestConfig(t *testing.T) {
-	for _, cfg := range []*Config{nil, {}, {Resolver: three, Policy: 9}, {Resolver: three, Attempts: -1}, {Resolver: three, RetryRatio: -1}} {
+	for _, cfg := range []*Config{nil, {}, {Resolver: three, Policy: 9}, {Resolver: three, Attempts: -1}, {Resolver: three, RetryRatio: -1}, {Resolver: three}} {
 		_, err := New(nil, cfg)
 		wantError(t, err, codes.InvalidArg)
 	}
