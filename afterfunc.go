@@ -44,22 +44,23 @@ func (e *Engine) AfterFunc(name string, d time.Duration, f func(ctx context.Cont
 // any number of handlers may be in Block. A handler that waits for a channel or a lock uses it, so that the handler for which it waits
 // can run. Calls and transfers with ctx give the worker away by themselves.
 func Block(ctx context.Context, f func()) {
-	if s := servingFrom(ctx); s != nil {
+	if s := scopeFrom(ctx); s != nil {
 		s.pause()
 		defer s.resume()
 	}
 	f()
 }
 
-// delayed is a function of AfterFunc: a serving without a request. It implements [described].
+// delayed is a function of AfterFunc. It implements [described].
 //
 //	waiting --> queued --> called
 //	   |          |
 //	   +----------+--> stopped, by stop or by the end of the engine
 type delayed struct {
-	svc *service // stands for the function in the pool, and has no id
-	f   func(context.Context)
-	s   serving
+	svc   *service // stands for the function in the pool, and has no id
+	f     func(context.Context)
+	job   sched.Job
+	scope scope
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -94,10 +95,10 @@ func (t *delayed) fire() {
 		t.mu.Unlock()
 		return
 	}
-	t.s.svc, t.s.id = t.svc, wire.NoParent
-	t.s.job.Init(t, t.svc.pool, &t.svc.pace)
-	t.s.job.Prefer(t.svc.priority)
-	if task := t.s.job.Admit(); task != nil {
+	t.scope.svc, t.scope.id = t.svc, wire.NoParent
+	t.job.Init(t, t.svc.pool, &t.svc.pace, &t.scope.ref)
+	t.job.Prefer(t.svc.priority)
+	if task := t.job.Admit(); task != nil {
 		task.Run()
 	}
 }
@@ -142,6 +143,12 @@ func (t *delayed) Yield() { runtime.Gosched() }
 // Overloaded implements [sched.Work]. There is always room for a function of the process itself.
 func (t *delayed) Overloaded() { panic("cinnabar: a pool refuses a function of AfterFunc") }
 
+// About implements [sched.Work].
+func (t *delayed) About() any { return t }
+
+// Ended implements [sched.Work].
+func (t *delayed) Ended() {}
+
 func (t *delayed) describe() (e *Engine, label, peer string) { return t.svc.e, t.svc.label(), "" }
 
 // Serve implements [sched.Work].
@@ -151,14 +158,14 @@ func (t *delayed) Serve() {
 	if !t.begin() {
 		return
 	}
-	t.s.holds.Store(1)
-	defer t.s.holds.Store(0)
+	t.scope.holds.Store(1)
+	defer t.scope.holds.Store(0)
 	defer func() {
 		if v := recover(); v != nil {
 			e.panicked("function panics", t.svc.label(), nil, v, debug.Stack())
 		}
 	}()
-	t.f(&t.s)
+	t.f(&t.scope)
 }
 
 // timers are the functions of an engine that wait for their time.

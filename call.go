@@ -25,14 +25,17 @@ type Call[In, Out any] struct {
 
 	s   serving
 	h   *handler[In, Out]
-	ctx context.Context // the handler's: &s, or the one that interceptors have derived from it
+	ctx context.Context // the handler's: s.scope, or the one that interceptors have derived from it
 	out Out
+
+	done bool // nothing refers to the Call any more
 }
 
 // handler is a function that a program registers, in one of its two forms; the other is nil.
 type handler[In, Out any] struct {
 	short func(context.Context, In) (Out, error)
 	long  func(*Call[In, Out])
+	calls sync.Pool // of *Call[In, Out] to be used again, all zero
 }
 
 // errAnswered is the cause of the error of a second answer to a call.
@@ -40,10 +43,14 @@ var errAnswered = errors.New("the call is answered already")
 
 // take makes the job of serving a request.
 func (h *handler[In, Out]) take(svc *service, r *hg.Request) *sched.Job {
-	c := &Call[In, Out]{h: h}
+	c, _ := h.calls.Get().(*Call[In, Out])
+	if c == nil {
+		c = new(Call[In, Out])
+	}
+	c.h = h
 	c.s.begin(svc, r)
-	c.ctx = &c.s
-	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace)
+	c.ctx = c.s.scope
+	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace, &c.s.ref)
 	c.s.job.Prefer(svc.priority)
 	if svc.proc.native {
 		c.s.arrive(any(&c.In).(envelope.Arguments))
@@ -83,7 +90,21 @@ func (w *work[In, Out]) Serve() {
 	case c.decode():
 		c.handle()
 	}
+	// The program holds a Call of the long form, an interceptor may have left the handler running, and package native keeps the arguments.
+	c.done = c.h.long == nil && c.s.native == nil && !c.s.svc.e.hooked() && c.s.holds.Load() == 1
 	normally = true
+}
+
+// About implements [sched.Work].
+func (w *work[In, Out]) About() any { return w.s.scope }
+
+// Ended implements [sched.Work].
+func (w *work[In, Out]) Ended() {
+	if c := (*Call[In, Out])(w); c.done {
+		h := c.h
+		*c = Call[In, Out]{}
+		h.calls.Put(c)
+	}
 }
 
 // decode reads the arguments. If they cannot be decoded, it logs that, answers the caller with the code, and returns false.
@@ -97,8 +118,8 @@ func (c *Call[In, Out]) decode() bool {
 		c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
 			slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
 	} else if c.s.native != nil {
-		if c.ctx, err = c.s.native.Begin(&c.s); err != nil {
-			c.ctx = &c.s
+		if c.ctx, err = c.s.native.Begin(c.s.scope); err != nil {
+			c.ctx = c.s.scope
 		}
 	}
 	if err == nil {
@@ -109,7 +130,7 @@ func (c *Call[In, Out]) decode() bool {
 		c.s.job.Leave()
 		c.s.finish(code)
 	} else if c.claim() {
-		c.s.logUnsent(c.send(&c.s, out)) // which calls Leave
+		c.s.logUnsent(c.send(c.s.scope, out)) // which calls Leave
 	}
 	return false
 }
@@ -162,7 +183,7 @@ func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 func (c *Call[In, Out]) settle(err error) {
 	if err == nil {
 		if c.s.claim() {
-			c.s.logUnsent(c.send(&c.s, &c.out))
+			c.s.logUnsent(c.send(c.s.scope, &c.out))
 		}
 		return
 	}
@@ -174,7 +195,7 @@ func (c *Call[In, Out]) settle(err error) {
 		return
 	}
 	if carried != nil {
-		c.s.logUnsent(c.send(&c.s, carried)) // which calls Leave
+		c.s.logUnsent(c.send(c.s.scope, carried)) // which calls Leave
 		return
 	}
 	c.s.job.Leave()
@@ -309,10 +330,10 @@ func (c *Call[In, Out]) Respond(ctx context.Context, out Out) error {
 	if !c.claim() {
 		return c.answerError(errAnswered)
 	}
-	if servingFrom(ctx) != &c.s { // a context of the handler ends with the request already
+	if scopeFrom(ctx) != c.s.scope { // a context of the handler ends with the request already
 		joined, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer context.AfterFunc(&c.s, func() { cancel(context.Cause(&c.s)) })()
+		defer context.AfterFunc(c.s.scope, func() { cancel(context.Cause(c.s.scope)) })()
 		ctx = joined
 	}
 	c.out = out

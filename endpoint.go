@@ -42,7 +42,7 @@ func (ep *Endpoint) reach(ctx context.Context) (na.Addr, error) {
 	if a := ep.reached(); a != nil {
 		return a, nil
 	}
-	if s := servingFrom(ctx); s != nil {
+	if s := scopeFrom(ctx); s != nil {
 		s.pause()
 		defer s.resume()
 	}

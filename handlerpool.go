@@ -308,23 +308,20 @@ func WithPriority(n int) HandleOption {
 	})
 }
 
-// described is the work of a pool of engines, with its description for logs and the Inventory.
+// described is the description of the work of a pool of engines, for logs and the Inventory.
 type described interface {
-	sched.Work
 	// describe may be called at any time, also after the work is done.
 	describe() (e *Engine, label, peer string)
 }
 
-func (s *serving) describe() (e *Engine, label, peer string) {
+// describe implements [described].
+func (s *scope) describe() (e *Engine, label, peer string) {
 	return s.svc.e, s.svc.label(), s.from.String()
 }
 
-// describe implements [described].
-func (w *work[In, Out]) describe() (e *Engine, label, peer string) { return w.s.describe() }
-
 // warnSlow reports a handler that takes long: see Config.HandlerWarning.
 func warnSlow(s sched.JobInfo) {
-	d, ok := s.Work.(described)
+	d, ok := s.About.(described)
 	if !ok {
 		return
 	}

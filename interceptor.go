@@ -28,7 +28,7 @@ func (c *CallInfo) event() stats.CallInfo {
 // InfoFrom returns the description of the request that a handler serves, from the handler's context or one derived from it. Its Peer is
 // the caller, an Endpoint of its own for each InfoFrom. For any other context the result is the zero CallInfo, and its Peer is nil.
 func InfoFrom(ctx context.Context) CallInfo {
-	s := servingFrom(ctx)
+	s := scopeFrom(ctx)
 	if s == nil || s.from == nil { // a timer's
 		return CallInfo{}
 	}

@@ -26,7 +26,7 @@ type Pending[T any] struct {
 	// +checklocks:mu
 	ended context.Context // the one watched, once it has ended; kept only to say why
 	// +checklocks:mu
-	within *serving // the handler that has begun the operation, nil if none has
+	within *scope // the handler that has begun the operation, nil if none has
 	// +checklocks:mu
 	over bool
 	// +checklocks:mu
@@ -62,7 +62,7 @@ type watcher struct {
 // watch has the operation cancelled when ctx ends, and remembers which handler ctx is of. It is called once the
 // operation can be cancelled.
 func (p *Pending[T]) watch(ctx context.Context) {
-	within := servingFrom(ctx)
+	within := scopeFrom(ctx)
 	var stop func() bool
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, func() { p.contextEnds(ctx) })
@@ -153,7 +153,7 @@ func (p *Pending[T]) Wait() (T, error) {
 	return p.value, p.err
 }
 
-func (p *Pending[T]) state() (over bool, within *serving) {
+func (p *Pending[T]) state() (over bool, within *scope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heeded = true

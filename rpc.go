@@ -315,7 +315,7 @@ type route struct {
 	id       uint64
 	provider uint16
 	over     hg.Route  // the network to ep, set before the arguments are encoded
-	within   *serving  // the handler that makes the call, nil if none does
+	within   *scope    // the handler that makes the call, nil if none does
 	pending  pendingOp // see opRecord
 	bounded  bool      // the context has a deadline
 }
@@ -341,7 +341,7 @@ func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
 	if rt.provider, err = p.provider(rt.provider, given); err != nil {
 		return argumentError(rt.op(), p.name, rt.ep.String(), "%w", err)
 	}
-	rt.e, rt.id, rt.within = rt.ep.e, p.id(rt.provider), servingFrom(ctx)
+	rt.e, rt.id, rt.within = rt.ep.e, p.id(rt.provider), scopeFrom(ctx)
 	if err := ctx.Err(); err != nil {
 		return rt.fail(err)
 	}

@@ -55,6 +55,7 @@ type handlers struct {
 	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
 	ending     chan struct{} // closed when gate is
 	unanswered unansweredCalls
+	scopes     scopes
 }
 
 func (h *handlers) init(e *Engine) error {

@@ -2,52 +2,39 @@ package cinnabar
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"cinnabar/codes"
-	"cinnabar/internal/audit"
 	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
-	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
 	"cinnabar/stats"
 )
 
-// serving is one request while it is served, without its types: the state of a [Call], and the context of its handler.
-// It is made for one request and never used again, since programs may hold on to the context.
+// serving is one request while it is served, without its types: the state of a [Call]. It may be used again for another request if the
+// program cannot hold the Call, so the program gets only the scope.
 type serving struct {
-	svc    *service
+	*scope
 	job    sched.Job
 	req    *hg.Request
-	from   na.Addr
-	gone   <-chan struct{} // closed when the connection that the request came by is lost
-	id     uint64
-	parent uint64
 	oneWay bool               // no response is wanted
 	times  *stats.Timing      // nil unless the engine has a monitor
 	native envelope.Arguments // nil unless the RPC is native
 
-	life atomic.Pointer[context.Context] // the context behind Done and Err, made by the first call that needs it
-
 	unanswered atomic.Pointer[unansweredCall] // set once the handler has returned without an answer
 
-	// answered is set by the goroutine that answers. holds counts the users of req: the handler until it returns, and the
-	// answer until it is sent.
-	answered atomic.Bool
-	holds    atomic.Int32
+	answered atomic.Bool // set by the goroutine that answers
 }
 
 // begin takes over r.
 func (s *serving) begin(svc *service, r *hg.Request) {
+	s.scope = svc.e.handlers.scopes.take()
 	s.svc, s.req, s.from = svc, r, r.From()
 	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
 	s.holds.Store(2)
@@ -166,85 +153,8 @@ func (s *serving) Host() hostquota.Host { return s.from.Account().Host() }
 // Yield implements [sched.Work].
 func (s *serving) Yield() { na.Yield(s.from) }
 
-// pause and resume enclose a wait for the network that the handler makes with its context.
-func (s *serving) pause()  { s.job.Pause() }
-func (s *serving) resume() { s.job.Resume() }
-
 // over returns the network over which the request has come, and the response travels.
 func (s *serving) over() hg.Route { return s.svc.e.core.RouteTo(s.from) }
-
-// readsFor reports whether a handler that waits for a transfer with to keeps no other peer waiting, even if it runs on the goroutine that
-// reads the connection of its request. That holds if to is the sender of the request, and its connection has a reader of its own.
-func (s *serving) readsFor(to na.Addr) bool { return to == s.from && na.HasSoleReader(to) }
-
-// info describes the request.
-func (s *serving) info() CallInfo {
-	return CallInfo{
-		Server: true, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
-		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent, Pool: s.svc.pool.Name(),
-	}
-}
-
-// event returns info in the form that events have.
-func (s *serving) event() stats.CallInfo {
-	info := s.info()
-	return info.event()
-}
-
-// Deadline implements [context.Context]. There is none: the caller's does not travel.
-func (s *serving) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done implements [context.Context].
-func (s *serving) Done() <-chan struct{} { return s.lifetime().Done() }
-
-// Err implements [context.Context].
-func (s *serving) Err() error {
-	if life := s.life.Load(); life != nil {
-		return (*life).Err()
-	}
-	if s.gone != nil && rundown.IsClosed(s.gone) {
-		return s.lifetime().Err()
-	}
-	return s.svc.e.contexts.ctx.Err()
-}
-
-// servingKey is the key under which a handler's context, and those made from it, have their serving.
-type servingKey struct{}
-
-// Value implements [context.Context]. Other keys are asked of the context below, since package context looks there for
-// a parent that it knows, which makes derived contexts cheap.
-func (s *serving) Value(key any) any {
-	if key == (servingKey{}) {
-		return s
-	}
-	if key == (hostquota.ContextKey{}) {
-		return s.from.Account().Host()
-	}
-	if key == (audit.ContextKey{}) {
-		return audit.Recorder(func(e audit.Event, cause string) { s.svc.e.audit(s, e, cause) })
-	}
-	return s.lifetime().Value(key)
-}
-
-func (s *serving) lifetime() context.Context {
-	if life := s.life.Load(); life != nil {
-		return *life
-	}
-	life := s.svc.e.contexts.of(s.gone)
-	if !s.life.CompareAndSwap(nil, &life) {
-		return *s.life.Load()
-	}
-	return life
-}
-
-// servingFrom returns the request of the handler in which ctx was made, nil if there is none.
-func servingFrom(ctx context.Context) *serving {
-	if s, ok := ctx.(*serving); ok {
-		return s
-	}
-	s, _ := ctx.Value(servingKey{}).(*serving)
-	return s
-}
 
 // Keys of log attributes.
 const (
@@ -256,66 +166,3 @@ const (
 	logMade      = "made"   // where in the program
 	logSubsystem = "subsys" // of the layers below the engine; margo.LogHandler knows it
 )
-
-// errPeerGone is the cause with which a handler's context ends when the connection that its request came by is lost.
-var errPeerGone = errors.New("cinnabar: the caller is gone")
-
-// connContexts makes the parents of handlers' contexts: one for each connection, when the first handler of one of its requests asks for
-// it. They end with the connection, and all of them when the engine gives its handlers up.
-type connContexts struct {
-	ctx  context.Context
-	kill context.CancelCauseFunc
-	wg   sync.WaitGroup
-
-	mu invariants.Mutex
-	// +checklocks:mu
-	byConn map[<-chan struct{}]context.Context // by the channel that is closed with the connection
-}
-
-func (l *connContexts) init() {
-	l.ctx, l.kill = context.WithCancelCause(context.Background())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.byConn = map[<-chan struct{}]context.Context{}
-}
-
-// of returns the context of the connection that closes gone when it is lost. A nil gone stands for a call of the process
-// to itself, which is never lost.
-func (l *connContexts) of(gone <-chan struct{}) context.Context {
-	if gone == nil {
-		return l.ctx
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ctx, ok := l.byConn[gone]; ok {
-		return ctx
-	}
-	ctx, cancel := context.WithCancelCause(l.ctx)
-	if rundown.IsClosed(gone) || ctx.Err() != nil {
-		cancel(errPeerGone)
-		return ctx
-	}
-	l.byConn[gone] = ctx
-	l.wg.Go(func() { l.watch(gone, ctx, cancel) })
-	return ctx
-}
-
-// watch ends ctx with the connection. The goroutine that runs it ends then, or when the engine gives its handlers up.
-func (l *connContexts) watch(gone <-chan struct{}, ctx context.Context, cancel context.CancelCauseFunc) {
-	select {
-	case <-gone:
-	case <-ctx.Done():
-	}
-	l.mu.Lock()
-	delete(l.byConn, gone)
-	l.mu.Unlock()
-	cancel(errPeerGone) // without effect if the engine was faster
-}
-
-// end ends all contexts, for the reason cause, and waits for the goroutines.
-func (l *connContexts) end(cause error) {
-	l.mu.Lock() // so that of starts no goroutine afterwards
-	l.kill(cause)
-	l.mu.Unlock()
-	l.wg.Wait()
-}

@@ -129,7 +129,7 @@ func (en *ending) result() error {
 //
 // Further calls wait for the end of the engine and return its error, or that of their own ctx if it ends earlier.
 func (e *Engine) Shutdown(ctx context.Context) error {
-	if s := servingFrom(ctx); s != nil && s.svc.e == e && s.holds.Load() > 0 {
+	if s := scopeFrom(ctx); s != nil && s.svc.e == e && s.holds.Load() > 0 {
 		if e.ending.begin() {
 			go e.shutdownDetached(ctx)
 		}
@@ -165,7 +165,7 @@ func (e *Engine) shutdownDetached(ctx context.Context) {
 type detached struct{ context.Context }
 
 func (d detached) Value(key any) any {
-	if key == (servingKey{}) {
+	if key == (scopeKey{}) {
 		return nil
 	}
 	return d.Context.Value(key)

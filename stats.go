@@ -112,7 +112,7 @@ func (e *Engine) operations() (calls, transfers []stats.Operation) {
 func (e *Engine) requests() (list []stats.Request) {
 	for _, p := range e.handlers.pools.cores() {
 		for _, job := range p.Jobs() {
-			of, label, peer := job.Work.(described).describe()
+			of, label, peer := job.About.(described).describe()
 			if of == e { // not another engine that shares the pools
 				list = append(list, stats.Request{State: job.State.String(), RPC: label, Peer: peer, Pool: p.Name(), Age: job.Age})
 			}

@@ -68,7 +68,7 @@ func newMove(ctx context.Context, p part) *move {
 	}
 	m.part = p
 	_, m.bounded = ctx.Deadline()
-	if m.bounded && servingFrom(ctx) != nil {
+	if m.bounded && scopeFrom(ctx) != nil {
 		m.bounded = false // because a peer that moves nothing would hold the handler until its deadline, however far that is away
 	}
 	return m
@@ -122,13 +122,13 @@ func (m *move) start(ctx context.Context) {
 		m.over.Set()
 		return
 	}
-	s := servingFrom(ctx)
+	s := scopeFrom(ctx)
 	if s == nil || !s.readsFor(to) {
 		m.launch(to, m)
 		return
 	}
-	s.job.BeginMoving()
-	defer s.job.EndMoving()
+	s.ref.BeginMoving()
+	defer s.ref.EndMoving()
 	m.launch(to, m) // copies the bytes that the network takes at once
 }
 
@@ -160,10 +160,10 @@ func (m *move) wait(ctx context.Context) (int64, error) {
 // long the transport takes to let go of the memory, which [na.Endpoint] promises that it does. If a handler waits, its
 // worker is free meanwhile.
 func (m *move) settle(ctx context.Context) bool {
-	if s := servingFrom(ctx); s != nil {
+	if s := scopeFrom(ctx); s != nil {
 		if s.readsFor(m.to) {
-			s.job.PauseMoving()
-			defer s.job.ResumeMoving()
+			s.ref.PauseMoving()
+			defer s.ref.ResumeMoving()
 		} else {
 			s.pause()
 			defer s.resume()
@@ -205,7 +205,7 @@ func (m *move) observe(ctx context.Context, ev stats.Event) {
 	}
 	ev.Kind = stats.EventTransfer
 	ev.Info = stats.CallInfo{RPC: m.d.op, Peer: m.r.ep, Parent: wire.NoParent}
-	if s := servingFrom(ctx); s != nil {
+	if s := scopeFrom(ctx); s != nil {
 		ev.Info.Parent = s.id
 	}
 	m.e.observe(ctx, ev)

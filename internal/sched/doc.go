@@ -4,7 +4,7 @@
 // # Nouns
 //
 //   - A [Pool] bounds the number of handlers that run at once and the number of requests that wait. A [Job] is the state of one
-//     request in a Pool, and a [Work] is the request itself.
+//     request in a Pool, and a [Work] is the request itself. A [Ref] refers to a Job as long as its handler runs.
 //   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [LatencyEstimator] learns whether the handlers of one RPC are quick.
 //   - A [Clock] returns the time at which a job came. It is not exact, because a reading of the system's clock costs more.
@@ -13,8 +13,8 @@
 // # Usage
 //
 //	pool := sched.NewPool(sched.PoolConfig{Name: "io", Workers: 4, Alive: 4096, Queue: 1024})
-//	req.job.Init(req, pool, &entry.pace) // req implements sched.Work
-//	return req.job.Admit()               // a task for the transport, or nil
+//	req.job.Init(req, pool, &entry.pace, &req.ctx.job) // req implements sched.Work
+//	return req.job.Admit()                             // a task for the transport, or nil
 //
 // # Goroutines of handlers
 //
@@ -39,6 +39,6 @@
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use, except that a Job belongs to its Pool from Admit to the call of Serve or
-// Overloaded. Functions of a [Work] are called without a lock held, but for Peer.
+// Everything is safe for concurrent use, except that a Job belongs to its Pool from Admit to the call of Ended or
+// Overloaded. Functions of a [Work] are called without a lock held, but for Peer, Host and About.
 package sched

@@ -109,17 +109,25 @@ type Work interface {
 	Host() hostquota.Host
 	// Yield lets other goroutines run, also those that wait for messages that have just come.
 	Yield()
+	// About returns the description of the request that a [JobInfo] has. It may be used at any time, also after Ended. About is called with
+	// the pool's lock held.
+	About() any
+	// Ended is called once after Serve has returned, or has ended its goroutine, because the pool does not use the Job and the Work any more.
+	// The Job may then be used again. Ended is not called after Overloaded.
+	Ended()
 }
 
 // Own is the peer of a request that the process itself puts into a pool. It waits in a lane as others do, but there is
 // always room for it in the queue. Its host is the zero Host.
 const Own = "the process itself"
 
-// Job is one request on its way through a Pool. It is part of a structure of the caller's and may be used once.
+// Job is one request on its way through a Pool. It is part of a structure of the caller's. It may be used again after Work.Ended, and then
+// begins as a zero Job.
 type Job struct {
 	work Work
 	pool *Pool
 	pace *LatencyEstimator
+	ref  *Ref
 
 	// The pool's lock guards the following.
 	prev, next *Job          // in the lane or, when live, in the list of the pool's live jobs
@@ -137,8 +145,11 @@ type Job struct {
 	leaves bool // Leave was called; only the handler's goroutine uses it
 }
 
-// Init prepares j for Admit.
-func (j *Job) Init(w Work, p *Pool, pace *LatencyEstimator) { j.work, j.pool, j.pace = w, p, pace }
+// Init prepares j for Admit, and makes r, a zero Ref that only the caller has, refer to j until the handler has returned.
+func (j *Job) Init(w Work, p *Pool, pace *LatencyEstimator, r *Ref) {
+	j.work, j.pool, j.pace, j.ref = w, p, pace, r
+	r.pool, r.job = p, j
+}
 
 // Prefer sets the priority that j has in pools of kind Priority, before Admit. Higher is earlier; others are 0.
 func (j *Job) Prefer(priority int16) { j.priority = priority }
@@ -234,13 +245,16 @@ func (p *Pool) started(turn bool) {
 
 // Run serves the request, and leaves a request that waits for its worker to another goroutine. It implements [na.Task].
 func (j *Job) Run() {
+	p, work := j.pool, j.work
 	defer func() { // also when the handler ends its goroutine
-		if next, behind := j.pool.finish(j); next != nil {
+		next, behind := p.finish(j)
+		work.Ended()
+		if next != nil {
 			next.spawn(behind)
-			j.pool.startWaiting()
+			p.startWaiting()
 		}
 	}()
-	j.work.Serve()
+	work.Serve()
 }
 
 // run serves the request and then the requests that wait for its worker. If behind is true it yields to other goroutines first,
@@ -261,10 +275,12 @@ func (j *Job) spawn(behind bool) { go j.run(behind) }
 
 // serve serves one request and returns the one that gets its worker, as spawnLocked does.
 func (j *Job) serve() (next *Job, behind bool) {
-	p := j.pool
+	p, work := j.pool, j.work
 	returned := false
 	defer func() {
-		if next, behind = p.finish(j); next == nil {
+		next, behind = p.finish(j)
+		work.Ended()
+		if next == nil {
 			return
 		}
 		if !returned { // the handler has ended this goroutine
@@ -272,77 +288,9 @@ func (j *Job) serve() (next *Job, behind bool) {
 		}
 		p.startWaiting()
 	}()
-	j.work.Serve()
+	work.Serve()
 	returned = true
 	return
-}
-
-// Pause records that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
-// called by several goroutines of the handler; each call is followed by one of Resume.
-func (j *Job) Pause() {
-	j.pace.Waited()
-	j.pause()
-}
-
-// PauseMoving is Pause for a transfer with the peer that sent the request, on a network on which a handler that waits for such a transfer
-// delays no other peer. It is followed by one call of ResumeMoving.
-func (j *Job) PauseMoving() {
-	j.pace.Moved()
-	j.BeginMoving()
-	j.pause()
-}
-
-func (j *Job) pause() {
-	p := j.pool
-	p.mu.Lock()
-	j.waits++
-	free := j.live && j.waits == 1
-	if free {
-		p.running--
-		free = p.queue.queued > 0
-	}
-	p.mu.Unlock()
-	if free {
-		p.startWaiting()
-	}
-}
-
-// Resume records that the handler goes on. It has a worker again without waiting for one, because other handlers may wait for a resource
-// that it holds: for a moment more than Workers handlers may run.
-func (j *Job) Resume() {
-	p := j.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	j.waits--
-	if j.live && j.waits == 0 {
-		p.running++
-	}
-}
-
-// ResumeMoving is Resume after PauseMoving.
-func (j *Job) ResumeMoving() {
-	j.EndMoving()
-	j.Resume()
-}
-
-// BeginMoving records that the handler begins to work on a transfer of the kind that PauseMoving describes, for example to send its bytes,
-// without giving its worker to another request. It may be called by several goroutines of the handler; each call is followed by one of
-// EndMoving. The times of several transfers that overlap count once.
-func (j *Job) BeginMoving() {
-	j.pool.mu.Lock()
-	defer j.pool.mu.Unlock()
-	if j.moves++; j.moves == 1 {
-		j.moveBegan = j.pool.clock.Exact()
-	}
-}
-
-// EndMoving ends the work that BeginMoving has begun.
-func (j *Job) EndMoving() {
-	j.pool.mu.Lock()
-	defer j.pool.mu.Unlock()
-	if j.moves--; j.moves == 0 {
-		j.moving += j.pool.clock.Exact() - j.moveBegan
-	}
 }
 
 // Ran records that the handler took d. It is called after the run if [LatencyEstimator.Measure] has returned true before it.
@@ -510,11 +458,13 @@ func (p *Pool) finish(j *Job) (next *Job, behind bool) {
 	return p.spawnLocked()
 }
 
-// endLocked takes j off the list of live jobs.
+// endLocked takes j off the list of live jobs, and ends its Ref.
 //
 // +checklocks:p.mu
 func (p *Pool) endLocked(j *Job) {
 	j.live = false
+	j.ref.job = nil
+	delete(p.watch.told, j) // because j may be used again
 	if j.prev == nil {
 		p.live = j.next
 	} else {

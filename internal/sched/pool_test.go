@@ -40,6 +40,7 @@ func (o *order) take() string {
 // request is a Work that a test lets go on.
 type request struct {
 	Job
+	Ref
 	peer     string
 	host     byte // of the peer, 127.0.0.host
 	n        int
@@ -48,6 +49,7 @@ type request struct {
 	hold     chan struct{} // Serve returns when it is closed; nil: at once
 	exit     bool          // the handler ends its goroutine
 	body     func()
+	ended    func()
 }
 
 func (r *request) name() string { return fmt.Sprintf("%s%d", r.peer, r.n) }
@@ -58,7 +60,13 @@ func (r *request) Host() hostquota.Host {
 	}
 	return hostNumber(r.host)
 }
-func (r *request) Yield()      { runtime.Gosched() }
+func (r *request) Yield()     { runtime.Gosched() }
+func (r *request) About() any { return r }
+func (r *request) Ended() {
+	if r.ended != nil {
+		r.ended()
+	}
+}
 func (r *request) Overloaded() { r.log.add(r.name() + "!") }
 func (r *request) Serve() {
 	r.log.add(r.name())
@@ -87,7 +95,7 @@ type rig struct {
 
 func (g *rig) admit(r *request) na.Task {
 	r.log = &g.log
-	r.Init(r, g.pool, &g.pace)
+	r.Init(r, g.pool, &g.pace, &r.Ref)
 	r.Prefer(r.priority)
 	return r.Admit()
 }
@@ -289,18 +297,18 @@ func TestPoolTask(t *testing.T) {
 func TestPoolMover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 8, Queue: 10})}
-		mover := func(n int, pause func(*Job), resume func(*Job)) *request {
+		mover := func(n int, pause func(*Ref), resume func(*Ref)) *request {
 			r := &request{peer: "a", n: n}
 			r.body = func() {
-				pause(&r.Job)
-				resume(&r.Job)
+				pause(&r.Ref)
+				resume(&r.Ref)
 				if g.pace.Measure() {
 					r.Ran(0)
 				}
 			}
 			return r
 		}
-		pause, resume := (*Job).PauseMoving, (*Job).ResumeMoving
+		pause, resume := (*Ref).PauseMoving, (*Ref).ResumeMoving
 		for i := range trusted {
 			if task := g.admit(mover(i, pause, resume)); task != nil {
 				t.Fatalf("run %d is a task", i)
@@ -315,7 +323,7 @@ func TestPoolMover(t *testing.T) {
 		hold := make(chan struct{})
 		var wait [aloneRunning]*request
 		for i := range wait {
-			wait[i] = mover(100+i, pause, func(j *Job) { <-hold; j.ResumeMoving() })
+			wait[i] = mover(100+i, pause, func(j *Ref) { <-hold; j.ResumeMoving() })
 			if task := g.admit(wait[i]); task != nil {
 				go task.Run()
 			}
@@ -326,7 +334,7 @@ func TestPoolMover(t *testing.T) {
 		}
 		close(hold)
 		synctest.Wait()
-		task = g.admit(mover(300, (*Job).Pause, (*Job).Resume))
+		task = g.admit(mover(300, (*Ref).Pause, (*Ref).Resume))
 		if task == nil {
 			t.Fatal("no task")
 		}

@@ -28,7 +28,7 @@ func (s State) String() string {
 
 // JobInfo is the state of a job at a moment.
 type JobInfo struct {
-	Work  Work
+	About any // Work.About
 	State State
 	Age   time.Duration // since it was admitted
 	Run   time.Duration // since its handler began; 0 if it has not
@@ -51,7 +51,7 @@ func (p *Pool) Jobs() []JobInfo {
 
 // infoLocked describes j; the pool's lock is held.
 func (j *Job) infoLocked(now time.Duration) JobInfo {
-	s := JobInfo{Work: j.work, Age: now - j.arrived}
+	s := JobInfo{About: j.work.About(), Age: now - j.arrived}
 	switch {
 	case !j.live:
 		return s

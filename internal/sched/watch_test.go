@@ -16,7 +16,7 @@ func TestWatch(t *testing.T) {
 		var log []string
 		start := time.Now()
 		g.pool.Watch(time.Second, func(s JobInfo) {
-			log = append(log, fmt.Sprintf("%v %s %v %v", time.Since(start), s.Work.(*request).name(), s.State, s.Run))
+			log = append(log, fmt.Sprintf("%v %s %v %v", time.Since(start), s.About.(*request).name(), s.State, s.Run))
 		})
 		hold := make(chan struct{})
 		g.run(&request{peer: "a", n: 0, hold: hold})
@@ -74,7 +74,7 @@ func TestJobs(t *testing.T) {
 		elapse(time.Second)
 		var got []string
 		for _, s := range g.pool.Jobs() {
-			got = append(got, fmt.Sprint(s.Work.(*request).name(), " ", s.State, " ", s.Age, " ", s.Run))
+			got = append(got, fmt.Sprint(s.About.(*request).name(), " ", s.State, " ", s.Age, " ", s.Run))
 		}
 		if want := "b1 running 2s 2s, a0 waiting 3s 3s, c2 queued 1s 0s"; strings.Join(got, ", ") != want {
 			t.Errorf("jobs %q, want %q", got, want)
