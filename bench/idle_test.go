@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	idleConns = 400         // number of streams of BenchmarkIdleStream
-	idleBytes = 4 << 20     // bytes in each direction over each stream with traffic
-	idleQuiet = time.Second // time without traffic before the server measures its memory
+	idleConns = 400             // number of streams of BenchmarkIdleStream
+	idleBytes = 4 << 20         // bytes in each direction over each stream with traffic
+	idleQuiet = 3 * time.Second // time without traffic before the server measures its memory; package flow frees it within one second
 )
 
 // residentKiB returns the resident set of this process in KiB, without the memory that the kernel uses for the process. Before that it forces
