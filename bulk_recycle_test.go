@@ -109,7 +109,7 @@ func TestRecycleKinds(t *testing.T) {
 				wantCode(t, err, codes.Permission)
 			}
 			must(t, b.Close())
-			if left := e.Inventory().Memory; len(left) != 0 {
+			if left := e.State(-1).Memory; len(left) != 0 {
 				t.Errorf("exposed after Close: %v", left)
 			}
 		})
@@ -139,7 +139,7 @@ func TestRecycleMeetsClose(t *testing.T) {
 		} else {
 			wantCode(t, err, codes.InvalidArg, "is closed")
 		}
-		if left := e.Inventory().Memory; len(left) != 0 {
+		if left := e.State(-1).Memory; len(left) != 0 {
 			t.Fatalf("exposed after Close: %v", left)
 		}
 	}

@@ -71,7 +71,7 @@ func TestSubsystems(t *testing.T) {
 // parity: H10
 func TestEagerSize(t *testing.T) {
 	server, ep := pair(t, &Config{Checksums: NoChecksums})
-	limit := server.Inventory().MaxRequest
+	limit := server.State(0).MaxRequest
 	// Of what fits, Margo's header takes eight bytes.
 	fits := NewRPC[struct{ Data [4056]byte }, struct{}]("fits")
 	more := NewRPC[struct{ Data [4057]byte }, struct{}]("more")

@@ -44,7 +44,7 @@ func add(_ context.Context, in twoInts) (int32, error) { return in.X + in.Y, nil
 // parity: T01 T75
 func Example_thallium00Init() {
 	server, _ := onLoopback()
-	fmt.Println("listening:", server.Inventory().Listening)
+	fmt.Println("listening:", server.State(0).Listening)
 	check(server.Shutdown(context.Background()))
 	<-server.Done() // wait_for_finalize
 	// Output: listening: true

@@ -54,7 +54,11 @@ type opTable struct {
 type shard struct {
 	mu invariants.Mutex
 	// +checklocks:mu
-	first *opRecord // under way
+	first *opRecord // under way, the newest first
+	// +checklocks:mu
+	last *opRecord // the oldest
+	// +checklocks:mu
+	calls, transfers int // how many of each
 	// +checklocks:mu
 	free *opRecord // to be used again, linked by next
 	// +checklocks:mu
@@ -88,8 +92,11 @@ func (ds *opTable) begin(op *opRecord) *opRecord {
 	d.next = sh.first
 	if sh.first != nil {
 		sh.first.prev = d
+	} else {
+		sh.last = d
 	}
 	sh.first = d
+	*sh.countLocked(d)++
 	return d
 }
 
@@ -106,7 +113,10 @@ func (sh *shard) drop(d *opRecord) {
 	}
 	if d.next != nil {
 		d.next.prev = d.prev
+	} else {
+		sh.last = d.prev
 	}
+	*sh.countLocked(d)--
 	*d = opRecord{}
 	if sh.spare < maxSpare {
 		d.next = sh.free
@@ -126,4 +136,40 @@ func (ds *opTable) all() (list []opRecord) {
 		sh.mu.Unlock()
 	}
 	return list
+}
+
+// countLocked returns the counter of the operations of d's kind.
+//
+// +checklocks:sh.mu
+func (sh *shard) countLocked(d *opRecord) *int {
+	if d.proc != nil {
+		return &sh.calls
+	}
+	return &sh.transfers
+}
+
+// maxVisited is the number of records that each part of a bounded [Engine.State] looks at, because it holds a lock meanwhile.
+const maxVisited = 1 << 13
+
+// oldest returns copies of the operations that began first, at most limit calls and limit transfers, and the numbers of all. It
+// looks at no more than look operations of each shard.
+func (ds *opTable) oldest(limit, look int) (list []opRecord, calls, transfers int) {
+	for i := range ds.shards {
+		sh := &ds.shards[i]
+		sh.mu.Lock()
+		c, t := limit, limit
+		calls, transfers = calls+sh.calls, transfers+sh.transfers
+		for d, visited := sh.last, 0; d != nil && visited < look && max(c, t) > 0; d, visited = d.prev, visited+1 {
+			room := &t
+			if d.proc != nil {
+				room = &c
+			}
+			if *room > 0 {
+				*room--
+				list = append(list, *d)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return list, calls, transfers
 }

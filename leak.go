@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,11 +17,17 @@ type exposedTable struct {
 	mu invariants.Mutex
 	// +checklocks:mu
 	first *memory // linked by next, the newest first
+	// +checklocks:mu
+	count int
+	// +checklocks:mu
+	bytes int64 // of all of them
 }
 
 func (t *exposedTable) add(m *memory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.count++
+	t.bytes += m.size
 	m.prev, m.next = nil, t.first
 	if t.first != nil {
 		t.first.prev = m
@@ -31,6 +38,8 @@ func (t *exposedTable) add(m *memory) {
 func (t *exposedTable) remove(m *memory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.count--
+	t.bytes -= m.size
 	switch {
 	case m.prev != nil:
 		m.prev.next = m.next
@@ -56,23 +65,38 @@ type exposedKey struct {
 }
 
 // all returns the exposed memory in groups, such as the buffers of one pool, the oldest first.
-func (t *exposedTable) all() (list []exposedGroup) {
-	index := map[exposedKey]int{}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for m := t.first; m != nil; m = m.next {
-		k := exposedKey{m.memoryKind, m.made.Load()}
-		i, known := index[k]
-		if !known {
-			i = len(list)
-			index[k] = i
-			list = append(list, exposedGroup{exposedKey: k})
-		}
-		list[i].count++
-		list[i].bytes += m.size
-	}
+func (t *exposedTable) all() []exposedGroup {
+	list, _, _ := t.newest(math.MaxInt)
 	slices.Reverse(list)
 	return list
+}
+
+// newest returns the groups of the limit memories that were exposed last, the newest group first, and the number and the bytes of all
+// exposed memory.
+func (t *exposedTable) newest(limit int) (list []exposedGroup, count int, bytes int64) {
+	type one struct {
+		exposedKey
+		bytes int64
+	}
+	t.mu.Lock()
+	count, bytes = t.count, t.bytes
+	seen := make([]one, 0, min(limit, count))
+	for m := t.first; m != nil && len(seen) < limit; m = m.next {
+		seen = append(seen, one{exposedKey{m.memoryKind, m.made.Load()}, m.size})
+	}
+	t.mu.Unlock()
+	index := map[exposedKey]int{}
+	for _, m := range seen {
+		i, known := index[m.exposedKey]
+		if !known {
+			i = len(list)
+			index[m.exposedKey] = i
+			list = append(list, exposedGroup{exposedKey: m.exposedKey})
+		}
+		list[i].count++
+		list[i].bytes += m.bytes
+	}
+	return list, count, bytes
 }
 
 // unansweredCalls are the requests that programs hold without an answer although their handlers have returned.
@@ -128,14 +152,24 @@ func (h *unansweredCalls) remove(o *unansweredCall) {
 }
 
 // all returns the requests, the oldest first.
-func (h *unansweredCalls) all() (list []*unansweredCall) {
+func (h *unansweredCalls) all() []*unansweredCall {
+	list, _ := h.some(math.MaxInt)
+	return list
+}
+
+// some returns at most limit of the requests, the oldest of these first, and the number of all.
+func (h *unansweredCalls) some(limit int) (list []*unansweredCall, count int) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	count = len(h.set)
 	for o := range h.set {
+		if len(list) == limit {
+			break
+		}
 		list = append(list, o)
 	}
+	h.mu.Unlock()
 	slices.SortFunc(list, func(a, b *unansweredCall) int { return a.since.Compare(b.since) })
-	return list
+	return list, count
 }
 
 // maxWarnings is the largest number of leaks of each kind that are logged by name.

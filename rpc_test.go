@@ -163,7 +163,7 @@ func TestProviderTaken(t *testing.T) {
 
 // serves reports whether the inventory of e has an RPC of this name.
 func serves(e *Engine, name string) bool {
-	return slices.ContainsFunc(e.Inventory().RPCs, func(r stats.RPC) bool { return r.Name == name })
+	return slices.ContainsFunc(e.State(-1).RPCs, func(r stats.RPC) bool { return r.Name == name })
 }
 
 // TestRegister checks registering, asking and removing.

@@ -337,7 +337,7 @@ func TestOpenRefused(t *testing.T) {
 // parity: H01 H03 G01 G08 G50 G51 T12 D14
 func TestListening(t *testing.T) {
 	server, client := listening(t, nil), calling(t, nil)
-	if !server.Inventory().Listening || client.Inventory().Listening {
+	if !server.State(0).Listening || client.State(0).Listening {
 		t.Error("the modes are mixed up")
 	}
 	for _, e := range []*Engine{server, client} {

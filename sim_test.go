@@ -82,8 +82,8 @@ func TestSetup(t *testing.T) {
 		register := func(e *Engine) error {
 			early = nap.Start(t.Context(), reach(t, s.client, e), 1)
 			synctest.Wait()
-			if n := e.Stats().RequestsRecvd; n != 0 || len(e.Inventory().RPCs) == 0 {
-				t.Errorf("%d requests are received before Setup has returned, and the RPCs are %v", n, e.Inventory().RPCs)
+			if n := e.Stats().RequestsRecvd; n != 0 || len(e.State(-1).RPCs) == 0 {
+				t.Errorf("%d requests are received before Setup has returned, and the RPCs are %v", n, e.State(-1).RPCs)
 			}
 			return nap.Handle(e, handleNap)
 		}

@@ -3,7 +3,7 @@ package cinnabar
 import (
 	"cmp"
 	"context"
-	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -64,33 +64,14 @@ func (e *Engine) observe(ctx context.Context, ev stats.Event) {
 	}
 }
 
-// Inventory returns lists of the RPCs, providers, requests, exposed memory and operations in flight of the engine. It takes time in
-// proportion to their number, so it is for people and for tests; [Engine.Stats] is for a collector of metrics.
-func (e *Engine) Inventory() stats.Inventory {
-	limits, headers := e.net.Limits(), messageHeaders
-	if e.cfg.Checksums == WithChecksums {
-		headers += checksumHeaders
-	}
-	inv := stats.Inventory{
-		Addr: e.Addr(), Listening: e.net.Listening(), MaxRequest: limits.MaxRequest - headers, MaxResponse: limits.MaxResponse - headers,
-		Age: time.Since(e.born), Requests: e.requests(), Delayed: e.timers.count(), Providers: e.providerList(), RPCs: e.rpcs(),
-	}
-	inv.Calls, inv.Transfers = e.operations()
-	for _, x := range e.exposed.all() {
-		inv.Memory = append(inv.Memory, stats.Memory{Kind: x.kind.String(), Count: x.count, Bytes: x.bytes, Place: place(x.made)})
-	}
-	return inv
-}
-
 // Bytes of the headers of Mercury's core and of HG in a message: mercury_core_header.h, mercury_header.h.
 const (
 	messageHeaders  = 16
 	checksumHeaders = 4
 )
 
-// operations returns the calls and the transfers that the program has started and that have not ended, the oldest first.
-func (e *Engine) operations() (calls, transfers []stats.Operation) {
-	list := e.ops.all()
+// operationsOf sorts records by age, and describes the calls and the transfers among them.
+func (e *Engine) operationsOf(list []opRecord) (calls, transfers []stats.Operation) {
 	slices.SortFunc(list, func(a, b opRecord) int { return cmp.Compare(a.began, b.began) })
 	now := e.ops.clock.Exact()
 	for _, x := range list {
@@ -107,29 +88,88 @@ func (e *Engine) operations() (calls, transfers []stats.Operation) {
 	return calls, transfers
 }
 
-// requests returns the requests of peers, and the functions of the program, that are in the engine's pools, and those that the
-// program holds.
-func (e *Engine) requests() (list []stats.Request) {
+// State returns a snapshot of the calls, requests, memory and connections of the engine, for people: each list has at most rows rows
+// (see [stats.Rows]). State then holds no lock for longer than a millisecond or so, however much is under way. With a negative number
+// there is no limit, and State takes time in proportion to the number of operations. State may be called at any time, also after Close.
+func (e *Engine) State(rows int) stats.State {
+	limit, look := stats.Rows(rows), maxVisited
+	if rows < 0 {
+		limit, look = math.MaxInt, math.MaxInt
+	}
+	s := stats.State{
+		Inventory: stats.Inventory{Addr: e.Addr(), Listening: e.net.Listening(), Age: time.Since(e.born), Delayed: e.timers.count(), Providers: e.providerList(), RPCs: e.rpcs()},
+		Taken:     time.Now(), Net: netStats(e.core.Stats(), e.cfg.waits.Counters()),
+		Pools: []stats.NamedPool{{Pool: stats.Pool(e.handlers.pools.other.Stats())}},
+	}
+	s.MaxRequest, s.MaxResponse = e.messageLimits()
+	ops, calls, transfers := e.ops.oldest(limit, look)
+	s.Calls, s.Transfers = e.operationsOf(ops)
+	s.Requests, s.More.Requests = e.firstRequests(limit, look)
+	exposed, count, bytes := e.exposed.newest(look)
+	slices.SortStableFunc(exposed, func(a, b exposedGroup) int { return cmp.Compare(b.bytes, a.bytes) })
+	s.MemoryCount, s.MemoryBytes, s.More.Memory = count, bytes, count
+	for _, x := range exposed {
+		s.More.Memory -= x.count
+		s.Memory = append(s.Memory, stats.Memory{Kind: x.kind.String(), Count: x.count, Bytes: x.bytes})
+	}
+	if l, ok := e.net.(na.ConnLister); ok {
+		list, total := l.Conns(limit)
+		s.More.Connections = total - len(list)
+		for _, c := range list {
+			s.Connections = append(s.Connections, stats.Connection{Peer: c.Peer, State: string(c.State), Inbound: c.Inbound, Received: c.Received, Sent: c.Sent, Report: c.Report})
+		}
+	}
+	for _, p := range e.handlers.pools.all() {
+		s.Pools = append(s.Pools, stats.NamedPool{Name: p.cfg.Name, Pool: p.stats()})
+	}
+	s.More.Calls, s.More.Transfers = calls-len(s.Calls), transfers-len(s.Transfers)
+	if rows >= 0 {
+		s.Clip(rows)
+	}
+	for i := range s.Memory { // after Clip, because to find the line of a program counter takes a microsecond
+		s.Memory[i].Place = place(exposed[i].made)
+	}
+	return s
+}
+
+// firstRequests returns at most limit of the requests of each pool, the oldest first, and the number of the others. It looks at no more
+// than look of them in each pool.
+func (e *Engine) firstRequests(limit, look int) (list []stats.Request, more int) {
 	for _, p := range e.handlers.pools.cores() {
-		for _, job := range p.Jobs() {
+		jobs, handlers, queued := p.First(limit, look)
+		more += handlers + queued - len(jobs)
+		for _, job := range jobs {
 			of, label, peer := job.About.(described).describe()
 			if of == e { // not another engine that shares the pools
 				list = append(list, stats.Request{State: job.State.String(), RPC: label, Peer: peer, Pool: p.Name(), Age: job.Age})
 			}
 		}
 	}
-	for _, o := range e.handlers.unanswered.all() {
+	held, count := e.handlers.unanswered.some(limit)
+	more += count - len(held)
+	for _, o := range held {
 		list = append(list, stats.Request{State: "held", RPC: o.svc.label(), Peer: o.from, Age: time.Since(o.since)})
 	}
-	return list
+	slices.SortStableFunc(list, func(a, b stats.Request) int { return cmp.Compare(b.Age, a.Age) })
+	return list, more
+}
+
+// messageLimits returns the bytes of arguments and results that fit one message to a peer without checksums.
+func (e *Engine) messageLimits() (request, response int) {
+	limits, headers := e.net.Limits(), messageHeaders
+	if e.cfg.Checksums == WithChecksums {
+		headers += checksumHeaders
+	}
+	return limits.MaxRequest - headers, limits.MaxResponse - headers
 }
 
 func (e *Engine) providerList() (list []stats.Provider) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(e.providers)) {
-		list = append(list, stats.Provider{ID: id, Identity: e.providers[id].identity})
+	for id, p := range e.providers {
+		list = append(list, stats.Provider{ID: id, Identity: p.identity})
 	}
+	e.mu.Unlock()
+	slices.SortFunc(list, func(a, b stats.Provider) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
 

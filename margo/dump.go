@@ -23,7 +23,7 @@ func DumpState(e *cinnabar.Engine, w io.Writer) error {
 		c := p.Config()
 		list = append(list, poolState{c.Name, string(c.Kind), c.Workers, s.Pools[c.Name]})
 	}
-	return writeState(w, e.Inventory(), list, s.Counters())
+	return writeState(w, e.State(-1).Inventory, list, s.Counters())
 }
 
 // ownConfig returns the configuration that holds the pools of e: its own, or that of the parent from which it has them.

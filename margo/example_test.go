@@ -221,7 +221,7 @@ func ExampleQuery() {
 	}
 	// Output:
 	// address is that of the endpoint: true
-	// RPCs: [__identity__ __query__ __shutdown__ double]
+	// RPCs: [__identity__ __query__ __shutdown__ __state__ double]
 	// provider: 42 yokan <nil>
 }
 

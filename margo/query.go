@@ -8,7 +8,9 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/internal/askgate"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/stats"
 )
 
@@ -16,10 +18,16 @@ import (
 // have.
 var queryRPC = cinnabar.NewRPC[struct{}, queryOut]("__query__")
 
-// queryOut has a Description as JSON.
+// stateRPC is served beside queryRPC.
+var stateRPC = cinnabar.NewRPC[stateIn, queryOut]("__state__")
+
+// stateIn is the largest number of rows in each list; 0: as many as [stats.DefaultRows].
+type stateIn struct{ Rows uint32 }
+
+// queryOut has a Description, or a State, as JSON.
 type queryOut struct{ JSON string }
 
-// maxDescribed is the largest number of values in a Description. Each has a comma, and some take fifty times their JSON.
+// maxDescribed is the largest number of values in a Description or a State. Each has a comma, and some take fifty times their JSON.
 const maxDescribed = 1 << 18
 
 // Description is the answer to [Query].
@@ -51,7 +59,7 @@ func Describe(e *cinnabar.Engine, c *Config) Description {
 	if err != nil {
 		config = nil // the rest is of use without it
 	}
-	inventory, s := e.Inventory(), e.Stats()
+	inventory, s := e.State(-1), e.Stats()
 	d := Description{Addr: e.Addr(), Providers: inventory.Providers, RPCs: inventory.RPCs, Handlers: s.Handlers, Stats: s.Net, Config: config}
 	for _, p := range poolsOf(e) {
 		c := p.Config()
@@ -60,11 +68,38 @@ func Describe(e *cinnabar.Engine, c *Config) Description {
 	return d
 }
 
-// ServeQuery makes an engine that listens and was opened with c answer [Query], of any peer. A nil c is the zero Config.
+// ServeQuery makes an engine that listens and was opened with c answer [Query] and [QueryState], of any peer. A nil c is the zero
+// Config. The engine answers codes.Again to a host that asks more than ten times a second, because each answer costs some of its time.
 func ServeQuery(e *cinnabar.Engine, c *Config) error {
-	return queryRPC.Handle(e, func(ctx context.Context, _ struct{}) (queryOut, error) {
+	gate := askgate.New()
+	enter := func(ctx context.Context) (leave func(), err error) {
+		leave, err = gate.Enter(hostquota.FromContext(ctx))
+		if err != nil {
+			audit.RecordIn(ctx, audit.Refused, "a peer reads descriptions too often")
+			return nil, fmt.Errorf("%w: %w", codes.Again, err)
+		}
 		audit.RecordIn(ctx, audit.Queried, "allowed by Config.AllowQuery")
+		return leave, nil
+	}
+	err := queryRPC.Handle(e, func(ctx context.Context, _ struct{}) (queryOut, error) {
+		leave, err := enter(ctx)
+		if err != nil {
+			return queryOut{}, err
+		}
+		defer leave()
 		b, err := json.Marshal(Describe(e, c))
+		return queryOut{JSON: string(b)}, err
+	})
+	if err != nil {
+		return err
+	}
+	return stateRPC.Handle(e, func(ctx context.Context, in stateIn) (queryOut, error) {
+		leave, err := enter(ctx)
+		if err != nil {
+			return queryOut{}, err
+		}
+		defer leave()
+		b, err := json.Marshal(e.State(int(min(in.Rows, stats.MostRows))))
 		return queryOut{JSON: string(b)}, err
 	})
 }
@@ -79,20 +114,56 @@ func Query(ctx context.Context, ep *cinnabar.Endpoint) (*Description, error) {
 	}
 	d, err := parseDescription(out.JSON)
 	if err != nil {
-		return nil, &cinnabar.Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: codes.ProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
+		return nil, unreadable(queryRPC.Name(), ep, err)
 	}
 	return d, nil
 }
 
 func parseDescription(text string) (*Description, error) {
-	if n := strings.Count(text, ","); n > maxDescribed {
-		return nil, fmt.Errorf("it has %d values; at most %d are taken", n, maxDescribed)
-	}
 	d := &Description{}
-	if err := json.Unmarshal([]byte(text), d); err != nil {
+	if err := parseAnswer(text, d); err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// parseAnswer reads the JSON of another process into v.
+func parseAnswer(text string, v any) error {
+	if n := strings.Count(text, ","); n > maxDescribed {
+		return fmt.Errorf("it has %d values; at most %d are taken", n, maxDescribed)
+	}
+	return json.Unmarshal([]byte(text), v)
+}
+
+// QueryState asks the process at ep for a snapshot of its engine: calls that run or wait, exposed memory, connections. Each list has at
+// most rows rows (see [stats.Rows]). A process that does not allow it ([Config].AllowQuery, [ServeQuery]), is older than this function,
+// or is not Go, answers codes.NoEntry. One that was asked too often answers codes.Again.
+func QueryState(ctx context.Context, ep *cinnabar.Endpoint, rows int) (*stats.State, error) {
+	rows = stats.Rows(rows)
+	out, err := stateRPC.Call(ctx, ep, stateIn{Rows: uint32(rows)})
+	if err != nil {
+		return nil, err
+	}
+	s, err := parseState(out.JSON, rows)
+	if err != nil {
+		return nil, unreadable(stateRPC.Name(), ep, err)
+	}
+	return s, nil
+}
+
+// parseState reads a State of another process, and cuts its lists to rows rows.
+func parseState(text string, rows int) (*stats.State, error) {
+	s := &stats.State{}
+	if err := parseAnswer(text, s); err != nil {
+		return nil, err
+	}
+	s.Clip(rows)
+	return s, nil
+}
+
+// unreadable is the error of an answer that cannot be read.
+func unreadable(rpc string, ep *cinnabar.Endpoint, err error) error {
+	return &cinnabar.Error{Op: "call", RPC: rpc, Addr: ep.String(), Code: codes.ProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
 }
 
 // identityRPC is served by each provider (margo-identity.c).

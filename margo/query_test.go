@@ -61,7 +61,7 @@ func TestQueryBeforeListenReturns(t *testing.T) {
 	var early []*cinnabar.Pending[queryOut]
 	cfg := &Config{AllowQuery: true, Config: own{Setup: func(e *cinnabar.Engine) error {
 		served := func(r stats.RPC) bool { return r.Name == queryRPC.Name() }
-		if !slices.ContainsFunc(e.Inventory().RPCs, served) {
+		if !slices.ContainsFunc(e.State(-1).RPCs, served) {
 			t.Error("Setup runs before the RPC of queries is registered")
 		}
 		early = append(early, queryRPC.Start(t.Context(), reach(t, client, e), struct{}{}))

@@ -1,5 +1,5 @@
 // Package stats has the reports of an engine about its own work: a [Snapshot] of its counters, which [cinnabar.Engine.Stats]
-// returns, an [Inventory] of its services and of the operations under way, which [cinnabar.Engine.Inventory] returns, and the events
+// returns, a [State] with its services and the operations under way, which [cinnabar.Engine.State] returns, and the events
 // that a [Monitor] in [cinnabar.Config] receives at the start and the end of each operation.
 //
 // All values are plain. The engine does not change them after it has returned them or passed them to a Monitor.

@@ -66,6 +66,7 @@ var layers = map[string]row{
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
 	"internal/logtest":     {},                                   // for tests
 	"internal/progress":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/askgate":     {code: []string{"internal/invariants", "internal/hostquota"}},
 	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
@@ -175,7 +176,7 @@ var layers = map[string]row{
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
+	"margo": {code: []string{".", "internal/askgate", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// RPCs between programs in Go.
 	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},

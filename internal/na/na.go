@@ -1,9 +1,11 @@
 package na
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -314,4 +316,50 @@ type Annotated interface {
 	// Annotation returns the atomic value. All values stored in it must have the same type. Each call on one Addr returns the same
 	// pointer; another Addr that is Equal may return another pointer.
 	Annotation() *atomic.Value
+}
+
+// ConnLister is an [Endpoint] that lists its connections.
+type ConnLister interface {
+	// Conns returns at most limit of the connections and of the attempts to connect, and the number of all of them. If there are more,
+	// Conns prefers attempts, and then the connections that have moved most bytes. It holds no lock while it sorts.
+	Conns(limit int) (list []ConnInfo, total int)
+}
+
+// ConnInfo describes a connection, or an attempt to connect.
+type ConnInfo struct {
+	Peer    string    // address
+	State   ConnState // of the moment
+	Inbound bool      // the peer has made the connection
+	// Received and Sent are the numbers of bytes; negative: the network does not count them.
+	Received, Sent int64
+	Report         string // as of [Reporter]
+}
+
+// ConnState is the state of a connection, one word.
+type ConnState string
+
+// The states of connections.
+const (
+	ConnConnecting ConnState = "connecting" // an attempt is under way
+	ConnOpen       ConnState = "open"       // the network does not say more
+	ConnActive     ConnState = "active"     // messages, transfers or requests are under way
+	ConnIdle       ConnState = "idle"       // nothing is under way
+	ConnBlocked    ConnState = "blocked"    // the peer takes no bytes
+	ConnPaused     ConnState = "paused"     // this side reads nothing, because the peer leaves too many answers unread
+	ConnEnding     ConnState = "ending"     // the connection is over, and its memory is not yet released
+)
+
+// FirstConns sorts list as [ConnLister] says, and returns at most limit of it.
+func FirstConns(list []ConnInfo, limit int) []ConnInfo {
+	slices.SortFunc(list, func(a, b ConnInfo) int {
+		return cmp.Or(attemptsFirst(a.State)-attemptsFirst(b.State), cmp.Compare(b.Received+b.Sent, a.Received+a.Sent), cmp.Compare(a.Peer, b.Peer))
+	})
+	return list[:min(len(list), limit)]
+}
+
+func attemptsFirst(s ConnState) int {
+	if s == ConnConnecting {
+		return 0
+	}
+	return 1
 }

@@ -256,6 +256,21 @@ func (ls *lanes) remove(h *hostLanes, l *lane, j *Job) {
 	ls.sizes.fix(h)
 }
 
+// some calls f for at most *room requests, the first ones of each peer, and subtracts their number from *room.
+func (ls *lanes) some(room *int, f func(*Job)) {
+	for _, h := range ls.turns.items {
+		for _, l := range h.turns.items {
+			for j := l.head; j != nil && *room > 0; j = j.next {
+				f(j)
+				*room--
+			}
+			if *room == 0 {
+				return
+			}
+		}
+	}
+}
+
 // each calls f for each request.
 func (ls *lanes) each(f func(*Job)) {
 	for _, h := range ls.turns.items {

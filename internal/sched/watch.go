@@ -49,6 +49,32 @@ func (p *Pool) Jobs() []JobInfo {
 	return list
 }
 
+// First returns at most limit handlers, those that began first, and at most limit requests that wait for one, with the numbers of all
+// handlers and of all requests that wait. First looks at the look handlers that began last, because it holds the pool's lock meanwhile.
+func (p *Pool) First(limit, look int) (list []JobInfo, handlers, queued int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Exact()
+	last := make([]*Job, 0, min(limit, p.alive)) // the last limit handlers of the list, which are the oldest, as a ring
+	visited := 0
+	for j := p.live; j != nil && visited < look; j = j.next {
+		if len(last) < limit {
+			last = append(last, j)
+		} else if limit > 0 {
+			last[visited%limit] = j
+		}
+		visited++
+	}
+	for i := range last {
+		list = append(list, last[(visited-1-i)%len(last)].infoLocked(now))
+	}
+	room := limit
+	for _, l := range p.queue.levels {
+		l.lanes.some(&room, func(j *Job) { list = append(list, j.infoLocked(now)) })
+	}
+	return list, p.alive, p.queue.queued
+}
+
 // infoLocked describes j; the pool's lock is held.
 func (j *Job) infoLocked(now time.Duration) JobInfo {
 	s := JobInfo{About: j.work.About(), Age: now - j.arrived}

@@ -18,7 +18,7 @@ func run(ctx context.Context) error {
 	}
 	defer server.Close() // without effect after Shutdown
 	protocol, _, _ := strings.Cut(server.Addr(), ":")
-	fmt.Println("server:", protocol, "listening:", server.Inventory().Listening)
+	fmt.Println("server:", protocol, "listening:", server.State(0).Listening)
 
 	// Open makes an engine that only calls. It needs no threads and no progress loop.
 	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
@@ -26,7 +26,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	fmt.Println("client listening:", client.Inventory().Listening)
+	fmt.Println("client listening:", client.State(0).Listening)
 
 	// Shutdown ends an engine in good order. A server calls it when the process is interrupted.
 	if err := server.Shutdown(ctx); err != nil {

@@ -321,3 +321,14 @@ func (e *Endpoint) transfer(op *na.Op, name string, a na.Addr, frags []na.Fragme
 	}
 	return ep, known, true
 }
+
+// Conns implements [na.ConnLister].
+func (e *Endpoint) Conns(limit int) (list []na.ConnInfo, total int) {
+	for _, ep := range []na.Endpoint{e.near, e.network} {
+		if l, ok := ep.(na.ConnLister); ok {
+			part, n := l.Conns(limit)
+			list, total = append(list, part...), total+n
+		}
+	}
+	return na.FirstConns(list, limit), total
+}

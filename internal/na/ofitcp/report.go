@@ -46,3 +46,39 @@ func (e *Endpoint) Report(a na.Addr) string {
 	}
 	return "connecting"
 }
+
+// Conns implements [na.ConnLister].
+func (e *Endpoint) Conns(limit int) (list []na.ConnInfo, total int) {
+	conns := e.connections()
+	up := make(map[*peer]bool, len(conns))
+	list = make([]na.ConnInfo, 0, len(conns))
+	for _, c := range conns {
+		up[c.peer] = true
+		list = append(list, c.info())
+	}
+	for _, p := range e.active.List() {
+		if up[p] || p == e.own {
+			continue
+		}
+		if step := e.Report(p); step != "" {
+			list = append(list, na.ConnInfo{Peer: p.str, State: na.ConnConnecting, Report: step})
+		}
+	}
+	return na.FirstConns(list, limit), len(list)
+}
+
+// info describes the connection at the moment.
+func (c *conn) info() na.ConnInfo {
+	info := na.ConnInfo{Peer: c.peer.str, State: na.ConnActive, Inbound: c.inbound, Received: int64(c.rxBytes.Load()), Sent: int64(c.txBytes.Load())}
+	switch {
+	case c.dead.Load():
+		info.State = na.ConnEnding
+	case c.blocked.Load():
+		info.State, info.Report = na.ConnBlocked, "the peer takes no bytes from its connection"
+	case c.paused.Load():
+		info.State, info.Report = na.ConnPaused, "the peer leaves its answers unread"
+	case c.idle():
+		info.State = na.ConnIdle
+	}
+	return info
+}

@@ -44,6 +44,7 @@ type conn struct {
 	confirm  verbs.RemoteAddr // a byte of the peer, read behind writes that the device does not confirm
 	byteMR   *verbs.MR        // the sink of that read; nil: writes are not confirmed
 	native   bool             // the peer is a program of this package
+	inbound  atomic.Bool      // the peer has made the connection
 
 	stop   chan struct{} // closed by fail
 	gone   chan struct{} // closed when the objects of the connection are released and it is no longer counted
@@ -244,6 +245,7 @@ func (c *conn) id() connID { return connID{index: c.index, process: c.ep.process
 // begin prepares a connection that the device has made. The caller then hands it to [Endpoint.adopt], and calls flush to send the first
 // credits. Nothing is posted before, because a failure would end the connection before it is that of its peer.
 func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
+	c.inbound.Store(passive)
 	c.peerIndex, c.flow = peerIndex, flow != flowOff
 	caps := c.ep.attr.Caps
 	c.mu.Lock()

@@ -307,6 +307,33 @@ func (e *Endpoint) Report(a na.Addr) string {
 	return p.report()
 }
 
+// Conns implements [na.ConnLister].
+func (e *Endpoint) Conns(limit int) (list []na.ConnInfo, total int) {
+	conns := e.connections()
+	up := make(map[*peer]bool, len(conns))
+	list = make([]na.ConnInfo, 0, len(conns))
+	for _, c := range conns {
+		up[c.peer] = true
+		info := na.ConnInfo{Peer: c.peer.str, State: na.ConnActive, Inbound: c.inbound.Load(), Received: int64(c.input.Load()), Sent: -1, Report: c.peer.report()}
+		switch {
+		case c.dead.Load():
+			info.State = na.ConnEnding
+		case c.idle():
+			info.State = na.ConnIdle
+		}
+		list = append(list, info)
+	}
+	for _, p := range e.active.List() {
+		if up[p] || p == e.own {
+			continue
+		}
+		if step := p.report(); step != "" {
+			list = append(list, na.ConnInfo{Peer: p.str, State: na.ConnConnecting, Report: step})
+		}
+	}
+	return na.FirstConns(list, limit), len(list)
+}
+
 func (e *Endpoint) connections() []*conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -305,6 +305,23 @@ func (e *Endpoint) connectSelf() error {
 // list returns the present conns. The caller must not change the slice.
 func (e *Endpoint) list() []*conn { return *e.conns.Load() }
 
+// Conns implements [na.ConnLister]. Shared memory has no count of bytes.
+func (e *Endpoint) Conns(limit int) (list []na.ConnInfo, total int) {
+	conns := e.list()
+	list = make([]na.ConnInfo, 0, len(conns))
+	for _, c := range conns {
+		if c.self {
+			continue
+		}
+		info := na.ConnInfo{Peer: c.addr.String(), State: na.ConnOpen, Inbound: c.server, Received: -1, Sent: -1}
+		if c.dead.Load() || c.ending.Load() != nil {
+			info.State = na.ConnEnding
+		}
+		list = append(list, info)
+	}
+	return na.FirstConns(list, limit), len(list)
+}
+
 // addConn adds c to the conns that the poller visits. It returns false if the endpoint is closing.
 func (e *Endpoint) addConn(c *conn) bool {
 	e.mu.Lock()
