@@ -262,7 +262,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
-		modules: []string{modCobra, modFlags},
+		modules: []string{modCobra, modFlags, modHumanize},
 	},
 	"cmd/cinnabar": {
 		code:    []string{"cmd/cinnabar/internal/..."},

@@ -28,6 +28,8 @@ type queryOptions struct {
 	providers []string // -p
 	json      bool     // -j
 	config    bool     // -c
+	state     bool     // -s
+	rows      int
 	caller    cli.Caller
 }
 
@@ -39,11 +41,18 @@ func NewQuery(s cli.Streams) *cobra.Command {
 		Short: "Describe a running process: providers, RPCs, pools, statistics",
 		Long: `query asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, for its providers,
 RPCs, pools and statistics. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
-for the identities of providers instead, which the processes of Margo's programs report too.`,
+for the identities of providers instead, which the processes of Margo's programs report too.
+With --state, query prints the calls that run or wait, the exposed memory and the connections.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(o.providers) > 0 && o.config {
 				return cli.Usagef("--provider and --config were given; choose one")
+			}
+			if o.state && (len(o.providers) > 0 || o.config) {
+				return cli.Usagef("--state was given with --provider or --config; choose one")
+			}
+			if o.rows < 1 || o.rows > stats.MostRows {
+				return cli.Usagef("--rows is %d; want 1 to %d", o.rows, stats.MostRows)
 			}
 			return o.caller.Ask(cmd.Context(), args[0], func(ctx context.Context, e *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				return o.run(ctx, e, ep, s.Out)
@@ -54,6 +63,8 @@ for the identities of providers instead, which the processes of Margo's programs
 	f.SortFlags = false
 	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
 	cli.JSONFlag(f, &o.json)
+	f.BoolVarP(&o.state, "state", "s", false, "print what runs and waits, the exposed memory and the connections")
+	f.IntVar(&o.rows, "rows", stats.DefaultRows, "with --state, the largest number of rows of each table")
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
 	o.caller.Register(f, s, askTimeout, "how long to wait for answers")
 	return cmd
@@ -63,8 +74,13 @@ func (o *queryOptions) run(ctx context.Context, e *cinnabar.Engine, ep *cinnabar
 	if len(o.providers) > 0 {
 		return o.identities(ctx, ep, w)
 	}
+	if o.state {
+		return o.runState(ctx, e, ep, w)
+	}
 	d, err := margo.Query(ctx, ep)
 	switch {
+	case errors.Is(err, codes.Again):
+		return tooOften(ep)
 	case errors.Is(err, codes.NoEntry):
 		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery, perf serve --allow-query), or is no Go program; -p ID asks for the identity of a provider", codes.NoEntry, ep)
 	case err != nil:

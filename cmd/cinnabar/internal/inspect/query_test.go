@@ -178,3 +178,75 @@ func TestDescriptionText(t *testing.T) {
 	}
 	clitest.Golden(t, "query.golden", b.String())
 }
+
+// TestQueryState looks at a server with a handler that is held, and at its memory and connection.
+func TestQueryState(t *testing.T) {
+	server := clitest.Queried(t, nil)
+	held, entered := make(chan struct{}), make(chan struct{})
+	hold := cinnabar.NewRPC[struct{}, struct{}]("hold")
+	err := hold.Handle(server, func(context.Context, struct{}) (struct{}, error) {
+		close(entered)
+		<-held
+		return struct{}{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent, err := server.Alloc(cinnabar.ReadWrite, 5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clitest.Engine(t, nil)
+	ep, err := client.Lookup(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := hold.Start(t.Context(), ep, struct{}{})
+	<-entered
+	o := clitest.WantRun(t, 0, []string{"query", "--state", server.Addr()}, "asked over tcp\n"+server.Addr()+", for ", "\n  running  hold ", client.Addr(),
+		"EXPOSED MEMORY: 1, 4.9 KiB", "TestQueryState at ", "CONNECTIONS", "the peer", "CALLS OF THIS PROCESS\n  none\n", "POOLS")
+	if strings.Contains(o.Out.String(), "more\n") {
+		t.Errorf("rows are missing: %s", &o.Out)
+	}
+	o = clitest.WantRun(t, 0, []string{"query", "-s", "-j", "--rows", "1", server.Addr()})
+	var s answeredState
+	if err := json.Unmarshal(o.Out.Bytes(), &s); err != nil || s.Transport != "tcp" || len(s.Requests) != 1 || s.Requests[0].RPC != "hold" || s.More.Requests != 1 || len(s.RPCs) != 1 || s.More.RPCs == 0 {
+		t.Errorf("as JSON: %s, %v", &o.Out, err)
+	}
+	clitest.WantRun(t, 2, []string{"query", "-s", "-c", server.Addr()}, "choose one")
+	clitest.WantRun(t, 2, []string{"query", "-s", "--rows", "0", server.Addr()}, "--rows is 0")
+	clitest.WantRun(t, 1, []string{"query", "-s", client.Addr()}, "HG_NOENTRY", "Config.AllowQuery")
+	close(held)
+	if _, err := call.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := lent.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostileState prints a state with more rows than were asked for, and with texts that a terminal should not obey.
+func TestHostileState(t *testing.T) {
+	const odd = "a\x1b[2J\u202e\nb\tc"
+	server := clitest.Engine(t, nil)
+	evil := stats.State{Inventory: stats.Inventory{Addr: odd, Age: -1}, Connections: make([]stats.Connection, 2000), More: stats.More{Calls: -7, Requests: 3}}
+	evil.Requests = []stats.Request{{State: odd, RPC: strings.Repeat("x", 1<<20), Peer: odd, Pool: odd, Age: -1 << 62}}
+	evil.Calls = []stats.Operation{{Op: odd, RPC: odd, Peer: odd, Within: odd}}
+	evil.Memory = []stats.Memory{{Kind: odd, Place: odd, Bytes: -1}}
+	evil.Connections[0] = stats.Connection{Peer: odd, State: odd, Report: odd, Received: 1 << 62}
+	evil.Pools = []stats.NamedPool{{Name: odd}}
+	answer := cinnabar.NewRPC[struct{ Rows uint32 }, struct{ JSON string }]("__state__")
+	err := answer.Handle(server, func(context.Context, struct{ Rows uint32 }) (out struct{ JSON string }, err error) {
+		b, err := json.Marshal(evil)
+		out.JSON = string(b)
+		return out, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := clitest.WantRun(t, 0, []string{"query", "--state", "--rows", "10", server.Addr()}, "a?[2J?", "… and 1990 more", "… and 3 more")
+	text := o.Out.String()
+	if strings.ContainsAny(text, "\x1b\u202e\t") || len(text) > 20_000 || strings.Contains(text, "-7") {
+		t.Errorf("%d bytes: %.3000q", len(text), text)
+	}
+}
