@@ -107,6 +107,9 @@ var commandCases = map[string]commandCase{
 		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"DOWN"},
 		json: []string{"--json SERVER"}, keys: "address config handlers pools providers rpcs statistics",
 	},
+	"top": {
+		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -t 0s", "SERVER --interval 1ms"}, failing: []string{"DOWN", "SERVER"},
+	},
 	"shutdown": {
 		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "DOWN -t 0s"}, failing: []string{"DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
 	},

@@ -14,6 +14,7 @@ const modulePath = "cinnabar"
 const (
 	modSys       = "golang.org/x/sys"
 	modCobra     = "github.com/spf13/cobra"
+	modTerm      = "golang.org/x/term"
 	modFlags     = "github.com/spf13/pflag" // the types in cobra's interface
 	modHumanize  = "github.com/dustin/go-humanize"
 	modProgress  = "github.com/vbauerster/mpb"
@@ -266,6 +267,11 @@ var layers = map[string]row{
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
 		modules: []string{modCobra, modFlags, modHumanize},
+	},
+	"cmd/cinnabar/internal/top": {
+		code:    []string{".", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/inspect"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modTerm, modSys},
 	},
 	"cmd/cinnabar": {
 		code:    []string{"cmd/cinnabar/internal/..."},

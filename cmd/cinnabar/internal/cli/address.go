@@ -103,6 +103,9 @@ func (c *Caller) Register(f *pflag.FlagSet, s Streams, value time.Duration, mean
 	c.device.Register(f, s)
 }
 
+// Timeout returns the value of --timeout.
+func (c *Caller) Timeout() time.Duration { return c.timeout }
+
 // Engine calls f with an engine for calls to the process at an address. It sets DialTimeout of cfg. The context of f ends after --timeout.
 func (c *Caller) Engine(ctx context.Context, address string, cfg cinnabar.Config, f func(context.Context, *cinnabar.Engine) error) (err error) {
 	if c.timeout <= 0 {

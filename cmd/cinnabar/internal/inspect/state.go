@@ -28,14 +28,22 @@ type answeredState struct {
 	Transport string `json:"transport"`
 }
 
-// runState prints the state of the process at ep.
-func (o *queryOptions) runState(ctx context.Context, e *cinnabar.Engine, ep *cinnabar.Endpoint, w io.Writer) error {
-	s, err := margo.QueryState(ctx, ep, o.rows)
+// AskState asks the process at ep for its state. The errors name the remedy.
+func AskState(ctx context.Context, ep *cinnabar.Endpoint, rows int) (*stats.State, error) {
+	s, err := margo.QueryState(ctx, ep, rows)
 	switch {
 	case errors.Is(err, codes.Again):
-		return tooOften(ep)
+		return nil, tooOften(ep)
 	case errors.Is(err, codes.NoEntry):
-		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery, perf serve --allow-query), has a version without --state, or is no Go program", codes.NoEntry, ep)
+		return nil, fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery, perf serve --allow-query), has a version without QueryState, or is no Go program", codes.NoEntry, ep)
+	}
+	return s, err
+}
+
+// runState prints the state of the process at ep.
+func (o *queryOptions) runState(ctx context.Context, e *cinnabar.Engine, ep *cinnabar.Endpoint, w io.Writer) error {
+	s, err := AskState(ctx, ep, o.rows)
+	switch {
 	case err != nil:
 		return err
 	case o.json:
@@ -142,6 +150,20 @@ func Age(d time.Duration) string {
 		return d.Round(100 * time.Millisecond).String()
 	}
 	return d.Round(time.Second).String()
+}
+
+// Count returns the text of a number, with k, M or G for thousands if it is long.
+func Count(n int) string {
+	if n < 10_000 {
+		return strconv.Itoa(n)
+	}
+	f, unit := float64(n), ""
+	for _, unit = range []string{"k", "M", "G", "T", "P"} {
+		if f /= 1000; f < 1000 {
+			break
+		}
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + unit
 }
 
 // Bytes returns the text of a number of bytes; a dash if it is negative, because it is not known then.

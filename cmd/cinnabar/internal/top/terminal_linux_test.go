@@ -1,0 +1,187 @@
+package top
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
+)
+
+// terminal is a pseudo-terminal of a person who types and reads.
+type terminal struct {
+	user    *os.File
+	program *os.File
+	reader  sync.WaitGroup
+
+	mu sync.Mutex
+	// +checklocks:mu
+	seen bytes.Buffer
+	more chan struct{} // capacity 1; something was written since
+}
+
+// openTerminal makes a terminal of 80 columns, which is read until the test ends.
+func openTerminal(t *testing.T) *terminal {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	var number int
+	var errN, errU, errS error
+	errC := control(user, func(fd int) {
+		number, errN = unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		errU = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+		errS = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
+	})
+	if err := errors.Join(errC, errN, errU, errS); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	p := &terminal{user: user, program: program, more: make(chan struct{}, 1)}
+	p.reader.Go(p.read)
+	t.Cleanup(func() {
+		program.Close() // the last of the program's side, so the read fails
+		p.reader.Wait()
+		user.Close()
+	})
+	return p
+}
+
+func (p *terminal) read() {
+	for b := make([]byte, 4096); ; {
+		n, err := p.user.Read(b)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		p.seen.Write(b[:n])
+		p.mu.Unlock()
+		select {
+		case p.more <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// expect waits until text was written, and forgets everything up to it.
+func (p *terminal) expect(t *testing.T, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		all := p.seen.String()
+		if i := strings.Index(all, text); i >= 0 {
+			p.seen.Next(i + len(text))
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.more:
+		case <-ctx.Done():
+			t.Fatalf("the terminal does not show %q: %q", text, all)
+		}
+	}
+}
+
+func (p *terminal) typed(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := p.user.WriteString(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTopOnTerminal watches a server with a handler that is held, goes through the views, and ends by a key. The server then ends while
+// top runs, and top ends by ^C although nothing answers.
+func TestTopOnTerminal(t *testing.T) {
+	server := clitest.Queried(t, nil)
+	held, entered := make(chan struct{}), make(chan struct{})
+	hold := cinnabar.NewRPC[struct{}, struct{}]("hold")
+	err := hold.Handle(server, func(context.Context, struct{}) (struct{}, error) { close(entered); <-held; return struct{}{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clitest.Engine(t, nil)
+	ep, err := client.Lookup(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := hold.Start(t.Context(), ep, struct{}{})
+	<-entered
+	for _, end := range []string{"q", "\x03"} {
+		term := openTerminal(t)
+		before := modes(t, term.program)
+		code := make(chan int, 1)
+		go func() {
+			code <- clitest.Run(t.Context(), []string{"top", "--interval", "200ms", server.Addr()}, cli.Streams{In: term.program, Out: term.program, Err: term.program})
+		}()
+		term.expect(t, enterScreen)
+		term.expect(t, "hold ")
+		term.expect(t, "requests ") // another drawing
+		term.typed(t, "2")
+		term.expect(t, "running")
+		term.expect(t, client.Addr())
+		term.typed(t, "4")
+		term.expect(t, "RECEIVED")
+		if end == "\x03" {
+			close(held)
+			if _, err := call.Wait(); err != nil {
+				t.Error(err)
+			}
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+			term.expect(t, "no answer: ")
+		}
+		term.typed(t, end)
+		if got := <-code; got != cli.ExitOK {
+			t.Errorf("%q: exit code %d", end, got)
+		}
+		term.expect(t, leaveScreen)
+		if after := modes(t, term.program); after != before {
+			t.Errorf("%q leaves the terminal in another mode", end)
+		}
+	}
+}
+
+// modes returns the modes of a terminal.
+func modes(t *testing.T, f *os.File) unix.Termios {
+	t.Helper()
+	var m *unix.Termios
+	var err error
+	if errC := control(f, func(fd int) { m, err = unix.IoctlGetTermios(fd, unix.TCGETS) }); errors.Join(errC, err) != nil {
+		t.Fatal(errC, err)
+	}
+	return *m
+}
+
+// TestTopInterrupted: a signal to the process ends top with the code of the signal, and the terminal that is gone ends it as well.
+func TestTopCanceled(t *testing.T) {
+	server := clitest.Queried(t, nil)
+	term := openTerminal(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int, 1)
+	go func() {
+		code <- clitest.Run(ctx, []string{"top", server.Addr()}, cli.Streams{In: term.program, Out: term.program, Err: term.program})
+	}()
+	term.expect(t, "RUNNING")
+	cancel()
+	if got := <-code; got == cli.ExitOK {
+		t.Error("exit code 0")
+	}
+	term.expect(t, leaveScreen)
+}
