@@ -12,7 +12,7 @@ const (
 	chartWidth  = 320
 	chartHeight = 64
 	axisHeight  = 14
-	mostTicks   = 6
+	leastTick   = 44.0 // between two labels of the axis
 )
 
 // chart is a histogram as SVG. Its texts are digits and units alone.
@@ -75,19 +75,21 @@ func chartOf(l *Latency) *chart {
 		return min(max((float64(i-first)+within)*width, 0), chartWidth)
 	}
 	c.P50, c.P99 = fmt.Sprintf("%.1f", place(l.P50)), fmt.Sprintf("%.1f", place(l.P99))
-	from := bucketStart(first)
-	step := 1
-	if decades := math.Log10(float64(bucketStart(last)+1) / float64(max(from, 1000))); decades > mostTicks {
-		step = 2
+	from, to := bucketStart(first), bucketStart(last)
+	steps := []time.Duration{1, 2, 5} // of each power of ten
+	if decades := math.Log10(float64(to+1) / float64(max(from, time.Microsecond))); decades > 2 {
+		steps = steps[:1]
 	}
-	d := time.Duration(1000)
-	for i := 0; i < 9; i++ {
-		if i%step == 0 && d > from && d < bucketStart(last) {
-			if x := place(d); x > 8 && x < chartWidth-20 {
-				c.Ticks = append(c.Ticks, tick{fmt.Sprintf("%.1f", x), short(d)})
+	after := -leastTick
+	for unit := time.Microsecond; unit < to; unit *= 10 {
+		for _, n := range steps {
+			if d := n * unit; d > from && d < to {
+				if x := place(d); x-after >= leastTick && x < chartWidth-leastTick/2 {
+					c.Ticks = append(c.Ticks, tick{fmt.Sprintf("%.1f", x), short(d)})
+					after = x
+				}
 			}
 		}
-		d *= 10
 	}
 	if len(c.Ticks) == 0 { // all times lie within one power of ten
 		c.Ticks = []tick{{"0", short(from)}}
@@ -108,6 +110,17 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%.3g ms", float64(d)/1e6)
 	case d < time.Minute:
 		return fmt.Sprintf("%.3g s", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}
+
+// age returns an age, which is exact to a tenth of a second.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-"
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
 	return d.Round(time.Second).String()
 }

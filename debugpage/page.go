@@ -7,7 +7,7 @@
 //	page.Install(cfg)
 //	engine, err := cinnabar.Listen(ctx, "ofi+tcp://", cfg)
 //	...
-//	http.Handle("/debug/cinnabar", page)
+//	http.Handle("/cinnabar", page)
 //	go http.ListenAndServe("127.0.0.1:6060", nil)
 //
 // A page only reads. It shows no arguments, results, keys or tokens, but it does show addresses of peers, names of RPCs, and places in
@@ -319,7 +319,7 @@ var source string
 var style string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"clean": clean, "age": short, "short": short, "bytes": byteCount, "ubytes": func(n uint64) string { return byteCount(int64(min(n, 1<<62))) },
+	"clean": clean, "age": age, "short": short, "bytes": byteCount, "ubytes": func(n uint64) string { return byteCount(int64(min(n, 1<<62))) },
 	"odd":  func(state string) bool { return state == "blocked" || state == "paused" },
 	"more": func(n, columns int) any { return struct{ N, Columns int }{n, columns} },
 }).Parse(source))

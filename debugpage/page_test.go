@@ -52,7 +52,7 @@ func get(t testing.TB, page *Page, query string) *httptest.ResponseRecorder {
 	page.seen = nil
 	page.mu.Unlock()
 	w := httptest.NewRecorder()
-	page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:6060/debug"+query, nil))
+	page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:6060/page"+query, nil))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%s: status %d, %s", query, w.Code, w.Body)
 	}
@@ -371,7 +371,7 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// Example shows the engines of a server on http://127.0.0.1:6060/debug/cinnabar.
+// Example shows the engines of a server on http://127.0.0.1:6060/cinnabar.
 func Example() {
 	page := New(nil)
 	cfg := &cinnabar.Config{}
@@ -383,10 +383,10 @@ func Example() {
 	}
 	defer engine.Close()
 	mux := http.NewServeMux()
-	mux.Handle("/debug/cinnabar", page)
+	mux.Handle("/cinnabar", page)
 	web := httptest.NewServer(mux) // a program calls http.ListenAndServe("127.0.0.1:6060", mux)
 	defer web.Close()
-	r, err := web.Client().Get(web.URL + "/debug/cinnabar?view=peers")
+	r, err := web.Client().Get(web.URL + "/cinnabar?view=peers")
 	if err != nil {
 		fmt.Println(err)
 		return

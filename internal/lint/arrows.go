@@ -180,7 +180,7 @@ var layers = map[string]row{
 	"margo": {code: []string{".", "internal/askgate", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// A page about the engines of a program.
-	"debugpage": {code: []string{".", "internal/askgate", "internal/hostquota"}, test: []string{"internal/leaktest"}},
+	"debugpage": {code: []string{".", "internal/askgate", "internal/hostquota"}},
 
 	// RPCs between programs in Go.
 	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},

@@ -139,15 +139,13 @@ func (t *tables) end(more int) {
 	t.Printf("\n")
 }
 
-// Age returns the text of an age, with as many digits as a reader needs.
+// Age returns the text of an age, which is exact to a tenth of a second.
 func Age(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "-"
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
 	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
+		return fmt.Sprintf("%.1fs", d.Seconds())
 	}
 	return d.Round(time.Second).String()
 }

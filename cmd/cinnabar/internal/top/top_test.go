@@ -39,7 +39,7 @@ func sample() *stats.State {
 		{Peer: "ofi+tcp://10.0.0.2:4000", State: "active", Inbound: true, Received: 5000, Sent: 700},
 		{Peer: "ofi+tcp://10.0.0.3:4001", State: "blocked", Received: 100, Sent: -1, Report: "the peer takes no bytes from its connection"},
 	}
-	s.Memory = []stats.Memory{{Kind: "read-write bulk of 64 bytes in 1 segments", Count: 300, Bytes: 300 * 64, Place: "main.buffers at /src/app/main.go:17"}}
+	s.Memory = []stats.Memory{{Kind: "read-write bulk of 64 bytes in 1 segments", Count: 300, Bytes: 300 * 64, Place: "main.buffers at app/main.go:17"}}
 	s.MemoryCount, s.MemoryBytes, s.More.Memory, s.More.Requests = 307, 20_000, 7, 9
 	s.Pools = []stats.NamedPool{{Pool: stats.Pool{Running: 1, Served: 12345}}, {Name: "disk", Pool: stats.Pool{Running: 2, Queued: 5, Served: 99}}}
 	return s
