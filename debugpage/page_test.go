@@ -218,6 +218,7 @@ func TestAskedTooOften(t *testing.T) {
 var errOdd = errors.New("odd")
 
 // TestFigures compares the page with the counts of a load generator, while others read it.
+// parity: P03
 func TestFigures(t *testing.T) {
 	page := New(nil)
 	var events atomic.Int64

@@ -24,7 +24,7 @@ type Config struct {
 	// Log has the levels of mercury.log_level and mercury.log_subsys, and those of the environment. They have an effect if Logger is
 	// made with them: see [NewLogger].
 	Log LogLevels
-	// AllowQuery makes [Listen] serve [Query]: any peer that asks gets a [Description] of the engine.
+	// AllowQuery makes [Listen] serve [Query] and [QueryState]: any peer that asks gets a [Description] of the engine, and its state.
 	AllowQuery bool
 
 	document *conf.Config // the parsed document; nil: Margo's defaults

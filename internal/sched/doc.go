@@ -8,7 +8,7 @@
 //   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [LatencyEstimator] learns whether the handlers of one RPC are quick.
 //   - A [Clock] returns the time at which a job came. It is not exact, because a reading of the system's clock costs more.
-//   - A [JobInfo] is the state of a job at a moment. [Pool.Jobs] returns those of all jobs, [Pool.Watch] reports jobs that take long.
+//   - A [JobInfo] is the state of a job at a moment. [Pool.First] returns those of the first jobs, [Pool.Watch] reports jobs that take long.
 //
 // # Usage
 //

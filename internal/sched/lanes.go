@@ -270,14 +270,3 @@ func (ls *lanes) some(room *int, f func(*Job)) {
 		}
 	}
 }
-
-// each calls f for each request.
-func (ls *lanes) each(f func(*Job)) {
-	for _, h := range ls.turns.items {
-		for _, l := range h.turns.items {
-			for j := l.head; j != nil; j = j.next {
-				f(j)
-			}
-		}
-	}
-}

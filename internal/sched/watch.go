@@ -34,21 +34,6 @@ type JobInfo struct {
 	Run   time.Duration // since its handler began; 0 if it has not
 }
 
-// Jobs returns the jobs in the pool: the handlers, the newest first, and then the requests that wait for one.
-func (p *Pool) Jobs() []JobInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.clock.Exact()
-	var list []JobInfo
-	for j := p.live; j != nil; j = j.next {
-		list = append(list, j.infoLocked(now))
-	}
-	for _, l := range p.queue.levels {
-		l.lanes.each(func(j *Job) { list = append(list, j.infoLocked(now)) })
-	}
-	return list
-}
-
 // First returns at most limit handlers, those that began first, and at most limit requests that wait for one, with the numbers of all
 // handlers and of all requests that wait. First looks at the look handlers that began last, because it holds the pool's lock meanwhile.
 func (p *Pool) First(limit, look int) (list []JobInfo, handlers, queued int) {

@@ -73,15 +73,25 @@ func TestJobs(t *testing.T) {
 		g.run(&request{peer: "c", n: 2, hold: hold})
 		elapse(time.Second)
 		var got []string
-		for _, s := range g.pool.Jobs() {
+		list, handlers, queued := g.pool.First(100, 100)
+		for _, s := range list {
 			got = append(got, fmt.Sprint(s.About.(*request).name(), " ", s.State, " ", s.Age, " ", s.Run))
 		}
-		if want := "b1 running 2s 2s, a0 waiting 3s 3s, c2 queued 1s 0s"; strings.Join(got, ", ") != want {
-			t.Errorf("jobs %q, want %q", got, want)
+		if want := "a0 waiting 3s 3s, b1 running 2s 2s, c2 queued 1s 0s"; strings.Join(got, ", ") != want || handlers != 2 || queued != 1 {
+			t.Errorf("jobs %q of %d and %d, want %q", got, handlers, queued, want)
+		}
+		if few, handlers, queued := g.pool.First(1, 100); len(few) != 2 || few[0].About.(*request).name() != "a0" || few[1].State != Queued || handlers != 2 || queued != 1 {
+			t.Errorf("the first ones: %v of %d and %d", few, handlers, queued)
+		}
+		if few, _, _ := g.pool.First(100, 1); len(few) != 2 || few[0].About.(*request).name() != "b1" {
+			t.Errorf("after one look: %v", few)
+		}
+		if none, _, _ := g.pool.First(0, 100); len(none) != 0 {
+			t.Errorf("without a row: %v", none)
 		}
 		close(hold)
 		synctest.Wait()
-		if left := g.pool.Jobs(); len(left) != 0 {
+		if left, _, _ := g.pool.First(100, 100); len(left) != 0 {
 			t.Errorf("left over: %v", left)
 		}
 	})

@@ -180,6 +180,7 @@ func TestDescriptionText(t *testing.T) {
 }
 
 // TestQueryState looks at a server with a handler that is held, and at its memory and connection.
+// parity: P03
 func TestQueryState(t *testing.T) {
 	server := clitest.Queried(t, nil)
 	held, entered := make(chan struct{}), make(chan struct{})

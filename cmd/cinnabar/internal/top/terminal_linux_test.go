@@ -107,6 +107,7 @@ func (p *terminal) typed(t *testing.T, keys string) {
 
 // TestTopOnTerminal watches a server with a handler that is held, goes through the views, and ends by a key. The server then ends while
 // top runs, and top ends by ^C although nothing answers.
+// parity: P03
 func TestTopOnTerminal(t *testing.T) {
 	server := clitest.Queried(t, nil)
 	held, entered := make(chan struct{}), make(chan struct{})
@@ -169,7 +170,7 @@ func modes(t *testing.T, f *os.File) unix.Termios {
 	return *m
 }
 
-// TestTopInterrupted: a signal to the process ends top with the code of the signal, and the terminal that is gone ends it as well.
+// TestTopCanceled: the end of the context ends top, and the terminal is as before.
 func TestTopCanceled(t *testing.T) {
 	server := clitest.Queried(t, nil)
 	term := openTerminal(t)
