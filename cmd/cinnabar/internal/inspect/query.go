@@ -51,6 +51,9 @@ With --state, query prints the calls that run or wait, the exposed memory and th
 			if o.state && (len(o.providers) > 0 || o.config) {
 				return cli.Usagef("--state was given with --provider or --config; choose one")
 			}
+			if !o.state && cmd.Flags().Changed("rows") {
+				return cli.Usagef("--rows was given without --state, which it is for")
+			}
 			if o.rows < 1 || o.rows > stats.MostRows {
 				return cli.Usagef("--rows is %d; want 1 to %d", o.rows, stats.MostRows)
 			}

@@ -216,6 +216,7 @@ func TestQueryState(t *testing.T) {
 	}
 	clitest.WantRun(t, 2, []string{"query", "-s", "-c", server.Addr()}, "choose one")
 	clitest.WantRun(t, 2, []string{"query", "-s", "--rows", "0", server.Addr()}, "--rows is 0")
+	clitest.WantRun(t, 2, []string{"query", "--rows", "5", server.Addr()}, "without --state")
 	clitest.WantRun(t, 1, []string{"query", "-s", client.Addr()}, "HG_NOENTRY", "Config.AllowQuery")
 	close(held)
 	if _, err := call.Wait(); err != nil {
