@@ -167,7 +167,7 @@ func TestKeptContextsRace(t *testing.T) {
 				if out, err := keeper.Call(patient(t), to, flatIn{n, 1}); err != nil || out.Sum != n+1 {
 					t.Errorf("sum %d of %d and 1, error %v", out.Sum, n, err)
 				}
-				server.Inventory()
+				server.State(-1)
 			}
 		})
 	}
