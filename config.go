@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"cinnabar/identity"
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
@@ -125,6 +128,23 @@ type Config struct {
 	// such as GetCertificate, may return new certificates for new connections. They must return soon and not wait for the network, because the
 	// engine makes handshakes for one connection of each processor at a time.
 	TLS *tls.Config `json:"-"`
+	// DialTLS returns the configuration for a connection that the engine makes, which must be like TLS but for certificates and authorities; nil: it is
+	// TLS. The method Dial of identity.Certificates returns one with the authorities that were read last. DialTLS is called on many goroutines
+	// at once and must return soon.
+	DialTLS func() (*tls.Config, error) `json:"-"`
+	// Token is a secret of at least 128 random bits that both ends of each connection prove to each other, on ofi+tcp and ofi+tcps; zero: none. An engine
+	// with a token refuses peers that have another one or none, those in C included, and connects to no others. Over ofi+tcp a token keeps strangers out and does
+	// not stop a man in the middle, who can read and change the bytes that pass; over ofi+tcps it does. It must be zero on other networks, and
+	// with AutoSM, because these do not prove it. Engine.Config returns it.
+	Token identity.Token `json:"-"`
+	// Admit accepts or refuses a peer that connects, before the engine accepts the connection and reads a request of it; nil: all are accepted. The engine
+	// calls it once for a connection: on ofi+tcps after the TLS handshake, on other networks when the peer's connection request has come. An
+	// error refuses the peer; the engine logs and counts it, and the peer gets the fact of the refusal without the text. Admit has 5 s, then its ctx
+	// ends and the peer is refused. At most 64 calls, and 16 for peers of one host, run at the same time, and one that goes on
+	// after its ctx has ended counts among them. Peers that the engine connects to, and the engine itself, are not asked about: they too may send
+	// requests, which package authz can refuse. Over na+sm a process in C that never sleeps (NA_NO_BLOCK) is not served by an engine with
+	// Admit, because such a process sends no credentials.
+	Admit func(ctx context.Context, p identity.Peer) error `json:"-"`
 	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return
 	// it. The program closes it after the engine. Engines on other networks do not use it. On ofi+verbs the fields Interface and Advertise
 	// must be empty.
@@ -158,6 +178,7 @@ type Config struct {
 	trail *audit.Trail     // likewise
 	clock hg.Clock         // likewise
 	waits *progress.Policy // likewise
+	gate  *admission.Gate  // likewise
 
 	onDevice bool // the engine is on the network of an RDMA device
 }
@@ -292,7 +313,7 @@ func (cfg *Config) tcp() ofitcp.Config {
 		Logger: cfg.layer("na"), Progress: cfg.waits, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
-		LateAccess: cfg.LateAccess, TLS: cfg.TLS, Quota: cfg.quota, Audit: cfg.trail,
+		LateAccess: cfg.LateAccess, TLS: cfg.TLS, DialTLS: cfg.DialTLS, Token: cfg.Token, Admit: cfg.gate, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 
@@ -301,8 +322,10 @@ func (cfg *Config) checkDevice(addr string) error {
 	switch {
 	case cfg == nil || cfg.Device == nil:
 		return argumentError("open engine", "", addr, "Config.Device is nil; open an RDMA device with package verbs/auto")
-	case cfg.TLS != nil:
+	case cfg.TLS != nil || cfg.DialTLS != nil:
 		return argumentError("open engine", "", addr, "TLS is set, and ofi+verbs has no encryption; use ofi+tcps")
+	case !cfg.Token.IsZero():
+		return argumentError("open engine", "", addr, "Token is set, and peers on ofi+verbs do not prove it; use ofi+tcp or ofi+tcps")
 	case cfg.Interface != "":
 		return argumentError("open engine", "", addr, "Interface is %q; over ofi+verbs the address names the interface or the device, as in ofi+verbs://ib0", cfg.Interface)
 	case cfg.Advertise != "":
@@ -316,7 +339,7 @@ func (cfg *Config) device() na.DeviceConfig {
 	return na.DeviceConfig{
 		Logger: cfg.layer("na"), Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver, Progress: cfg.waits, MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
-		LateAccess: cfg.LateAccess, RegCacheBytes: cfg.RegCacheBytes, Quota: cfg.quota, Audit: cfg.trail,
+		LateAccess: cfg.LateAccess, RegCacheBytes: cfg.RegCacheBytes, Admit: cfg.gate, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 
@@ -332,9 +355,11 @@ const smMessage = 4096
 // sm returns the configuration of the transport of na+sm.
 func (cfg *Config) sm() (sm.Config, error) {
 	switch {
-	case cfg.TLS != nil && cfg.AutoSM:
+	case !cfg.Token.IsZero():
+		return sm.Config{}, argumentError("open engine", "", "", "Token is set, and peers in shared memory do not prove it: the kernel names their user; leave it zero, and AutoSM false")
+	case (cfg.TLS != nil || cfg.DialTLS != nil) && cfg.AutoSM:
 		return sm.Config{}, argumentError("open engine", "", "", "TLS and AutoSM are set, and shared memory has no encryption and asks for no certificates; leave AutoSM false")
-	case cfg.TLS != nil:
+	case cfg.TLS != nil || cfg.DialTLS != nil:
 		return sm.Config{}, argumentError("open engine", "", "", "TLS is set, and na+sm has no encryption; use ofi+tcps, or leave it nil")
 	}
 	for _, n := range []int{cfg.MaxRequest, cfg.MaxResponse} {
@@ -347,5 +372,6 @@ func (cfg *Config) sm() (sm.Config, error) {
 	}
 	return sm.Config{
 		Logger: cfg.layer("na"), Progress: cfg.waits, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail,
+		Admit: cfg.gate, Identify: len(cfg.Interceptors) > 0,
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
@@ -175,6 +176,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	}
 	e.log = e.cfg.Logger
 	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
+	e.cfg.gate = admission.New(e.cfg.Admit, func(value any, stack []byte) { e.panicked("Config.Admit panics", "none", nil, value, stack) })
 	e.ops.init()
 	e.cfg.clock, e.cfg.waits = e.ops.clock, progress.New(progress.Mode(e.cfg.Progress.Mode))
 	e.unlogged = cfg == nil || cfg.Logger == nil
@@ -218,7 +220,7 @@ func (e *Engine) Self() *Endpoint { return e.self }
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
-	c.quota, c.trail, c.clock, c.waits = nil, nil, nil, nil
+	c.quota, c.trail, c.clock, c.waits, c.gate = nil, nil, nil, nil, nil
 	if c.Parent == nil {
 		c.Pools = nil
 		for _, p := range e.handlers.pools.all() {

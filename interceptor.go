@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/stats"
 )
 
@@ -18,6 +19,9 @@ type CallInfo struct {
 	// chooses it and nothing verifies it, so it serves for statistics only.
 	Parent uint64
 	Pool   string // at the serving side: the pool of the handler; "" if it is in none with a name
+	// Identity is the proven identity of the caller, at the serving side. Peer has, beside the caller's IP address, a port or a number of
+	// a process that the caller states by itself.
+	Identity identity.Peer
 }
 
 // event returns the description in the form that events have.

@@ -71,6 +71,7 @@ func (s *scope) info() CallInfo {
 	return CallInfo{
 		Server: true, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
 		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent, Pool: s.svc.pool.Name(),
+		Identity: na.IdentityOf(s.from),
 	}
 }
 

@@ -228,7 +228,7 @@ func (e *Engine) finish(err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
 	e.core.Shutdown()
-	for _, closing := range []func(context.Context) error{e.core.Close, e.gate.Wait} {
+	for _, closing := range []func(context.Context) error{e.core.Close, e.cfg.gate.Wait, e.gate.Wait} {
 		if closeErr := closing(ctx); err == nil && closeErr != nil {
 			err = &Error{Op: "close", Addr: e.Addr(), Code: codes.Timeout, Err: fmt.Errorf("something of the engine still runs after %v: %w", closeWait, closeErr)}
 		}

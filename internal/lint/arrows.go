@@ -44,7 +44,7 @@ var tutorial = row{code: []string{".", "margo"}}
 
 // withRoot lists the packages with types that stand in the signatures of the root package, regmem, which turns slices of numbers
 // into bytes to expose, and regmem/pool, which lends exposed buffers. A package that may import the root may import them too.
-var withRoot = []string{"codes", "stats", "regmem", "regmem/pool"}
+var withRoot = []string{"codes", "identity", "stats", "regmem", "regmem/pool"}
 
 // layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
 // A new package is a decision about layers, so it fails until it has a row here.
@@ -79,8 +79,13 @@ var layers = map[string]row{
 	// Mercury's return codes.
 	"codes": {},
 
+	// The proofs by which peers know each other.
+	"identity":            {test: []string{"internal/tlstest"}},
+	"internal/tokenproof": {code: []string{"identity"}},
+	"internal/admission":  {code: []string{"identity", "internal/hostquota", "internal/invariants"}},
+
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":         {code: []string{"internal/rundown", "internal/audit", "internal/hostquota", "internal/progress"}},
+	"internal/na":         {code: []string{"identity", "internal/admission", "internal/rundown", "internal/audit", "internal/hostquota", "internal/progress"}},
 	"internal/na/ofiaddr": {code: []string{"internal/hostquota", "internal/na"}},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
@@ -88,12 +93,12 @@ var layers = map[string]row{
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
 	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/sm":      {code: []string{"identity", "internal/admission", "internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
 	"internal/tlstest":    {},
 	"internal/tlsio":      {code: []string{"internal/hostmem", "internal/invariants", "internal/sockio"}, test: []string{"internal/tlstest"}},
-	"internal/na/ofitcp":  {code: []string{"internal/tlsio", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest", "internal/tlstest"}},
+	"internal/na/ofitcp":  {code: []string{"identity", "internal/admission", "internal/tokenproof", "internal/tlsio", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest", "internal/tlstest"}},
 
-	"internal/na/autosm": {code: []string{"internal/na", "internal/na/sm", "internal/hostquota", "internal/progress", "internal/rundown"}, test: []string{"internal/na/ofitcp"}},
+	"internal/na/autosm": {code: []string{"identity", "internal/na", "internal/na/sm", "internal/hostquota", "internal/progress", "internal/rundown"}, test: []string{"internal/na/ofitcp"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -135,7 +140,7 @@ var layers = map[string]row{
 
 	// Mercury's network over RDMA devices: on package verbs, below the engine.
 	"internal/na/ofiverbs": {
-		code: []string{"internal/hostmem", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/progress", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
+		code: []string{"identity", "internal/admission", "internal/hostmem", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/progress", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
 		test: []string{"internal/dnstest", "internal/testproc", "verbs/iwarp", "verbs/fault", "verbs/verbstest/memdev"}, modules: []string{modSys},
 	},
 
@@ -172,7 +177,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/codecplan", "internal/envelope", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/autosm", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"identity", "internal/admission", "codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/codecplan", "internal/envelope", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/autosm", "internal/na/ofitcp", "internal/na/sm", "internal/progress", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "internal/tlstest", "margo", "native", "verbs", "verbs/auto", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
@@ -186,6 +191,8 @@ var layers = map[string]row{
 	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
 
 	"balance": {code: []string{".", "codes", "internal/invariants", "native"}, test: []string{"internal/dnstest"}},
+	// Access lists over RPCs.
+	"authz": {code: []string{".", "codes", "identity", "internal/audit"}, test: []string{"native", "internal/tlstest", "verbs/auto"}},
 
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},
@@ -204,7 +211,7 @@ var layers = map[string]row{
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar/internal/cli": {
-		code:    []string{"internal/sockio", ".", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/auto", "verbs/iwarp", "verbs/rdmacore"},
+		code:    []string{"internal/sockio", ".", "identity", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/auto", "verbs/iwarp", "verbs/rdmacore"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
@@ -275,7 +282,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar": {
 		code:    []string{"cmd/cinnabar/internal/..."},
-		test:    []string{".", "margo", "rmem"},
+		test:    []string{".", "identity", "internal/testproc", "internal/tlstest", "margo", "rmem"},
 		modules: []string{modCobra, modFlags},
 	},
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},

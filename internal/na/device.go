@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/progress"
@@ -50,6 +51,8 @@ type DeviceConfig struct {
 	// LateAccess is the time for which the network keeps closed memory for the servers of given-up calls ([LateServer]); 0: the default of
 	// the network; negative: it keeps none.
 	LateAccess time.Duration
+	// Admit accepts or refuses the peers that connect; nil: it accepts all.
+	Admit *admission.Gate
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 )
 
@@ -302,6 +303,20 @@ type SoleReader interface {
 func HasSoleReader(a Addr) bool {
 	_, ok := a.(SoleReader)
 	return ok
+}
+
+// Identified is an [Addr] of a request on a network that knows its peer.
+type Identified interface {
+	// Identity returns the facts about the peer that TLS, the network or the kernel has proven.
+	Identity() identity.Peer
+}
+
+// IdentityOf returns the identity of the sender of a request, which is of kind Unknown if the network knows none.
+func IdentityOf(a Addr) identity.Peer {
+	if i, ok := a.(Identified); ok {
+		return i.Identity()
+	}
+	return identity.Peer{}
 }
 
 // Holder is an [Addr] of a request. Its connection does not give way to others while the request is handled.

@@ -463,7 +463,7 @@ func TestIdentity(t *testing.T) {
 	if got := anna.Subject(); got != "CN=anna" {
 		t.Errorf("subject %q", got)
 	}
-	if got := strings.Join(anna.Names(), " "); got != "a.example 127.0.0.1" {
+	if got := strings.Join(anna.Names(), " "); got != "DNS:a.example IP:127.0.0.1" {
 		t.Errorf("names %q", got)
 	}
 	renewed := id(tlstest.Certificate{Name: "anna", Hosts: []string{"a.example", "127.0.0.1"}})

@@ -25,6 +25,9 @@ func (c *Conn) identify() {
 // Identity returns the identity of the peer.
 func (c *Conn) Identity() Identity { return c.id }
 
+// Verified reports whether the peer has a certificate that was verified against the roots of the configuration.
+func (id Identity) Verified() bool { return id.verified }
+
 // Subject returns the subject of the peer's certificate, as "CN=name,O=organization", or an empty string if the peer has none that was
 // verified against the roots of the configuration.
 func (id Identity) Subject() string {
@@ -34,19 +37,24 @@ func (id Identity) Subject() string {
 	return id.cert.Subject.String()
 }
 
-// Names returns the subject alternative names of the peer's certificate: host names, e-mail addresses, IP addresses and URIs, in this order. It returns
-// none if the peer has no certificate that was verified.
+// Names returns the subject alternative names of the peer's certificate: host names, e-mail addresses, IP addresses and URIs, in this order, each with
+// its kind before it, as in "DNS:host.example". It returns none if the peer has no certificate that was verified.
 func (id Identity) Names() []string {
 	if !id.verified {
 		return nil
 	}
-	names := append([]string(nil), id.cert.DNSNames...)
-	names = append(names, id.cert.EmailAddresses...)
+	var names []string
+	for _, n := range id.cert.DNSNames {
+		names = append(names, "DNS:"+n)
+	}
+	for _, n := range id.cert.EmailAddresses {
+		names = append(names, "email:"+n)
+	}
 	for _, ip := range id.cert.IPAddresses {
-		names = append(names, ip.String())
+		names = append(names, "IP:"+ip.String())
 	}
 	for _, u := range id.cert.URIs {
-		names = append(names, u.String())
+		names = append(names, "URI:"+u.String())
 	}
 	return names
 }
@@ -102,4 +110,16 @@ func (id Identity) MayServe(cfg *tls.Config, name string) bool {
 	}
 	_, err := id.cert.Verify(opts)
 	return err == nil
+}
+
+// exporterLabel and exporterLen are those of [Conn.Exporter].
+const (
+	exporterLabel = "EXPORTER-cinnabar-token"
+	exporterLen   = 32
+)
+
+// Exporter returns a value that both ends of this connection have, and no other connection (RFC 8446, section 7.5).
+func (c *Conn) Exporter() ([]byte, error) {
+	s := c.tls.ConnectionState()
+	return s.ExportKeyingMaterial(exporterLabel, nil, exporterLen)
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/progress"
@@ -44,6 +45,9 @@ func (s *self) Done() <-chan struct{} { return s.network.Done() }
 
 // Account implements [na.Addr].
 func (s *self) Account() *hostquota.Account { return s.network.Account() }
+
+// Identity implements [na.Identified], for calls of this process to itself.
+func (s *self) Identity() identity.Peer { return identity.Peer{Kind: identity.Self} }
 
 // peer is the address of a process that is reached over shared memory, and has an address in the network too, by which its memory is
 // accessed if a descriptor has no handle of shared memory.

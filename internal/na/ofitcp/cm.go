@@ -34,6 +34,11 @@ const (
 	// cmTaken stands there in a refusal inside TLS, because a peer with another certificate has the place of the address.
 	cmTaken = 0x636e746b
 
+	// cmWantsToken stands there in a refusal of an endpoint with a token to a peer without one, and cmNotAdmitted in that of an
+	// endpoint whose program does not admit the peer.
+	cmWantsToken  = 0x636e776b
+	cmNotAdmitted = 0x636e6e61
+
 	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
 
 	// rdmVersion is the version of the protocol that we advertise and answer. With 0, peers never use the rendezvous
@@ -64,8 +69,7 @@ type cmMessage struct {
 	pid      uint32
 	probe    probe
 	id       processID // zero: a process in C
-	wantsTLS bool      // a refusal, because the request came without TLS
-	taken    bool      // a refusal, because a peer with another certificate has the place
+	mark     uint32    // of a refusal: its reason, cmWantsTLS and its like; any other value is that of an ordinary refusal
 }
 
 // processID is the random identity of an endpoint for one peer. Go peers send it in words of the connection message that C ignores. It
@@ -145,8 +149,9 @@ func parseCMHead(b []byte) (m cmMessage, size int) {
 	if binary.BigEndian.Uint32(b[offCMHasID:]) == cmHasID {
 		m.id = processID(b[offCMID : offCMID+len(m.id)])
 	}
-	m.wantsTLS = m.typ == cmNack && binary.BigEndian.Uint32(b[offCMHasID:]) == cmWantsTLS
-	m.taken = m.typ == cmNack && binary.BigEndian.Uint32(b[offCMHasID:]) == cmTaken
+	if m.typ == cmNack {
+		m.mark = binary.BigEndian.Uint32(b[offCMHasID:])
+	}
 	size = int(binary.BigEndian.Uint16(b[offCMSize:]))
 	if size > cmMaxData {
 		return m, -1
@@ -170,7 +175,7 @@ func nackOf(req []byte) []byte {
 	return b
 }
 
-// markedNack returns the refusal of a request with its reason, cmWantsTLS or cmTaken.
+// markedNack returns the refusal of a request with its reason, cmWantsTLS and its like.
 func markedNack(req []byte, reason uint32) []byte {
 	b := nackOf(req)
 	binary.BigEndian.PutUint32(b[offCMHasID:], reason)

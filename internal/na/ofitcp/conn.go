@@ -175,6 +175,7 @@ func newConn(p *peer, sock *socket, account *hostquota.Account) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock.Conn), host: hostOf(sock.Conn)}
 	c.role.watch.Init(c)
 	c.origin.conn.Store(c)
+	c.origin.proven = p.ep.identify(p.addr.Addr(), p == p.ep.own, sock.identity())
 	c.onReadable = c.readable
 	c.spins.Init(p.ep.cfg.Progress, progress.Socket)
 	c.spins.Relieve(&p.ep.watch)

@@ -113,6 +113,9 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*handshakeConn, cmMes
 	h := &handshakeConn{tcp: tcp}
 	var answer cmMessage
 	if err = p.secureClient(h); err == nil {
+		err = p.proveToken(h)
+	}
+	if err == nil {
 		answer, err = p.exchange(h.stream(), try)
 	}
 	if !stop() && err == nil {
@@ -155,12 +158,8 @@ func (p *peer) exchange(rw io.ReadWriter, try *attempt) (cmMessage, error) {
 	switch {
 	case size < 0 || m.typ != cmResponse && m.typ != cmNack:
 		return m, errors.New("the peer's answer to the connection request is none of this protocol")
-	case m.typ == cmNack && m.wantsTLS:
-		return m, errPlainTarget
-	case m.typ == cmNack && m.taken:
-		return m, errTaken
 	case m.typ == cmNack:
-		return m, errNack // its data is ours
+		return m, refusalOf(m.mark) // its data is ours
 	case size != cmData:
 		return m, errors.New("the peer speaks another protocol than that of the native tcp provider, perhaps tcp;ofi_rxm")
 	case m.probe != probeLittle:

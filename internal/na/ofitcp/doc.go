@@ -82,7 +82,8 @@
 //
 // # Safety
 //
-// The protocol has no authentication: every host that can connect can send requests. Its access to memory is bounded by the
+// The protocol of C has no authentication: every host that can connect can send requests. An endpoint with Config.Token exchanges proofs with
+// its peers before the connection request (package tokenproof), and one with Config.Admit asks the program behind it. The access of a peer to memory is bounded by the
 // keys that it was given, which are not to be guessed. Every length, range and right is checked before use. A message
 // against the protocol, and an access that is not allowed, ends the connection it came over; a message that is merely
 // not wanted is dropped. Garbage on the port costs its own connection. Answers go over the connection that the request

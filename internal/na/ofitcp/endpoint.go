@@ -21,6 +21,7 @@ import (
 	"cinnabar/internal/peerbook"
 	"cinnabar/internal/progress"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tokenproof"
 )
 
 // Endpoint is a process's presence on the network: a listener and one connection per peer. It implements [na.Endpoint].
@@ -50,9 +51,13 @@ type Endpoint struct {
 	stats       counters
 	watch       progress.Watcher
 
+	nonces tokenproof.Nonces // of the dials that prove the token
+
 	shutdown sync.Once
-	shut     chan struct{} // closed by Shutdown
-	refusing atomic.Bool   // so are requests
+	shut     chan struct{}   // closed by Shutdown
+	life     context.Context // ends with Shutdown
+	endLife  context.CancelFunc
+	refusing atomic.Bool // so are requests
 	closed   atomic.Bool
 	closing  sync.Once
 	ended    chan struct{} // closed when Close begins
@@ -468,6 +473,7 @@ func (e *Endpoint) Shutdown() {
 	e.shutdown.Do(func() {
 		e.refusing.Store(true)
 		close(e.shut)
+		e.endLife()
 		if e.ln != nil {
 			_ = e.ln.Close() // an error would lose no data
 		}

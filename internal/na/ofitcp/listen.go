@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/peerbook"
+	"cinnabar/internal/tokenproof"
 )
 
 const (
@@ -45,6 +46,12 @@ const (
 	causePlain       = "a peer without TLS"
 	causeTLS         = "TLS handshake that failed"
 	causeClaim       = "a peer with another certificate has the place of this address"
+	causeNoToken     = "a peer without a token"
+	causeToken       = "a peer that has not proven the token"
+	causeOwnHello    = "a peer passed on a handshake of this endpoint"
+	causeTokenHello  = "a peer with a token, which this endpoint has not"
+	causeServerToken = "a dialed server that has not proven the token"
+	causeAdmit       = "a peer that Config.Admit does not admit"
 	causeRequest     = "connection without a valid request"
 	causeMessage     = "malformed or unexpected message"
 	causeLength      = "request of an invalid length"
@@ -158,7 +165,8 @@ func (e *Endpoint) startHandshake(h *halfOpen) {
 func (e *Endpoint) handshake(h *halfOpen) {
 	tcp, from := h.tcp, h.from
 	defer e.leaveHalf(h)
-	_ = tcp.SetDeadline(time.Now().Add(handshakeTime)) // a closed one needs none
+	began := time.Now()
+	_ = tcp.SetDeadline(began.Add(handshakeTime)) // a closed one needs none
 	hc := &handshakeConn{tcp: tcp}
 	var m cmMessage
 	var req []byte
@@ -167,14 +175,22 @@ func (e *Endpoint) handshake(h *halfOpen) {
 		cause = causePlain
 	}
 	if err == nil {
+		cause, err = e.verifyToken(hc)
+	}
+	if err == nil {
 		cause = causeRequest
 		m, req, err = readRequest(hc.stream())
 	}
+	if errors.Is(err, errTokenHello) {
+		cause = causeTokenHello
+		_, _ = hc.stream().Write(tokenproof.NoToken()) // the peer sees it if it can
+	}
+	var reason uint32
 	refuse := func(event audit.Event, cause string, err error) {
 		e.stats.complaints.Add(1)
 		e.cfg.Audit.Record(event, cause, h.account.Host(), peerAttr(from), errorAttr(err))
 		if req != nil {
-			_, _ = hc.stream().Write(nackOf(req)) // the peer sees it if it can
+			_, _ = hc.stream().Write(markedNack(req, reason)) // the peer sees it if it can
 		}
 		_ = tcp.Close()
 	}
@@ -192,6 +208,10 @@ func (e *Endpoint) handshake(h *halfOpen) {
 		addr, account = e.self, e.own.account
 	} else if addr == e.self {
 		refuse(audit.Refused, causeOwnAddress, nil)
+		return
+	} else if err := e.admitPeer(h, hc, began); err != nil {
+		reason = cmNotAdmitted
+		refuse(audit.Refused, causeAdmit, err)
 		return
 	}
 	local := localAddr(tcp)
@@ -236,6 +256,9 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 		return m, nil, fmt.Errorf("a connection without a request: %w", err)
 	}
 	m, size := parseCMHead(b[:])
+	if tokenproof.IsHello(b[:]) {
+		return m, nil, errTokenHello
+	}
 	if size < 0 || m.typ != cmRequest {
 		return m, nil, errors.New("a connection that begins with something else than a request of this protocol")
 	}

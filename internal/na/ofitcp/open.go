@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	proven "cinnabar/identity"
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -70,6 +72,12 @@ type Config struct {
 	// servers must prove TLS.ServerName or, if that is empty, the name or address of their host. An endpoint that does not listen and
 	// whose TLS has no certificate is Firewalled.
 	TLS *tls.Config
+	// DialTLS returns the configuration for a connection that the endpoint makes; nil: it is TLS.
+	DialTLS func() (*tls.Config, error)
+	// Token, if it is not zero, is proven by both ends of each connection (package tokenproof). Peers that do not prove it are refused.
+	Token proven.Token
+	// Admit accepts or refuses the peers that connect; nil: it accepts all.
+	Admit *admission.Gate
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
@@ -99,7 +107,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	switch {
 	case secure && cfg.TLS == nil:
 		return cfg, errors.New("ofi+tcps needs Config.TLS")
-	case !secure && cfg.TLS != nil:
+	case !secure && (cfg.TLS != nil || cfg.DialTLS != nil):
 		return cfg, errors.New("Config.TLS is set, and ofi+tcp is the protocol without TLS; use ofi+tcps, or leave it nil")
 	case secure:
 		prepared, err := tlsio.Prepare(cfg.TLS)
@@ -170,6 +178,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		peers: peerbook.NewBook[peerKey, peer](),
 		conns: make(map[*conn]struct{}), claimed: make(map[netip.AddrPort][]*conn), half: newHalves(),
 	}
+	e.life, e.endLife = context.WithCancel(context.Background())
 	e.readers = hostquota.NewReaders(cfg.Quota, e.yield)
 	port, err := e.occupy(ctx, c.bind)
 	if err != nil {
@@ -230,6 +239,7 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 
 // release closes the listener or the reservation of occupy, and the poller.
 func (e *Endpoint) release() {
+	e.endLife()
 	if e.poller != nil {
 		shared.release(e.cfg.Progress)
 	}

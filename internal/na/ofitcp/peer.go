@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	proven "cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -116,6 +117,14 @@ func (p *peer) Annotation() *atomic.Value { return &p.annotation }
 // Account implements [na.Addr].
 func (p *peer) Account() *hostquota.Account { return p.account }
 
+// Identity implements [na.Identified], for calls of this process to itself.
+func (p *peer) Identity() proven.Peer {
+	if p == p.ep.own {
+		return proven.Peer{Kind: proven.Self}
+	}
+	return proven.Peer{}
+}
+
 // origin is the [na.Addr] of the requests that have come over one connection. Answers, and transfers of the handlers, go
 // over that connection, because another process may have the peer's address when they do. Requests to it go to the peer.
 type origin struct {
@@ -124,8 +133,12 @@ type origin struct {
 	done chan struct{}
 	conn atomic.Pointer[conn] // nil once it is dead, so that an address that is kept keeps nothing else
 
-	holds atomic.Int64 // requests that are being handled
+	proven proven.Peer  // see Identity
+	holds  atomic.Int64 // requests that are being handled
 }
+
+// Identity implements [na.Identified].
+func (o *origin) Identity() proven.Peer { return o.proven }
 
 // errOrigin is the cause in lostOrigin.
 var errOrigin = errors.New("the connection that the request came over is lost")

@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -99,10 +100,29 @@ func (p *peer) secureClient(h *handshakeConn) (err error) {
 	if e.tls == nil {
 		return nil
 	}
-	if h.tls, err = tlsio.Client(h.tcp, e.tls, cmp.Or(p.name, p.addr.Addr().String())); errors.Is(err, tlsio.ErrPlain) {
+	cfg, err := e.dialTLS()
+	if err != nil {
+		return err
+	}
+	if h.tls, err = tlsio.Client(h.tcp, cfg, cmp.Or(p.name, p.addr.Addr().String())); errors.Is(err, tlsio.ErrPlain) {
 		return fmt.Errorf("%w; this engine is on ofi+tcps, so the peer must listen on ofi+tcps too", err)
 	}
 	return err
+}
+
+// dialTLS returns the configuration for the next dial.
+func (e *Endpoint) dialTLS() (*tls.Config, error) {
+	if e.cfg.DialTLS == nil {
+		return e.tls, nil
+	}
+	cfg, err := e.cfg.DialTLS()
+	if err == nil {
+		cfg, err = tlsio.Prepare(cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("Config.DialTLS: %w", err)
+	}
+	return cfg, nil
 }
 
 // errPlainClient is the error of an accepted connection without TLS.
@@ -197,5 +217,9 @@ func (e *Endpoint) claims(k *caller) bool {
 // proven reports whether requests of this side for the caller's address may go over the caller's connection. Over ofi+tcps they may if a
 // dial of that address would accept the caller's certificate. Another caller gets a peer of its own, and the address is dialed.
 func (e *Endpoint) proven(k *caller) bool {
-	return e.tls == nil || k.addr == e.self || k.sock.identity().MayServe(e.tls, k.addr.Addr().String())
+	if e.tls == nil || k.addr == e.self {
+		return true
+	}
+	cfg, err := e.dialTLS()
+	return err == nil && k.sock.identity().MayServe(cfg, k.addr.Addr().String())
 }

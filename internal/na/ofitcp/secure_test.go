@@ -246,7 +246,7 @@ func TestPlaceOfLivePeer(t *testing.T) {
 	victim := openEcho(t, secure(ca.Mutual(t, tlstest.Certificate{Name: "victim", Hosts: host})))
 	newClient(victim, addrOf(t, victim, server), 0).must(t, []byte("first"))
 	port := victim.self.Port()
-	if _, m, err := claim(t, server, ca.Mutual(t, tlstest.Certificate{Name: "mallory", Hosts: host}), port, 1); err != nil || !m.taken {
+	if _, m, err := claim(t, server, ca.Mutual(t, tlstest.Certificate{Name: "mallory", Hosts: host}), port, 1); err != nil || m.mark != cmTaken {
 		t.Errorf("another certificate gets the place: %+v, %v", m, err)
 	}
 	waitCounted(t, server, audit.Refused, causeClaim, 1)

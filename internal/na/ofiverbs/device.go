@@ -18,7 +18,7 @@ func (d Device) OpenEndpoint(ctx context.Context, cfg na.DeviceConfig) (na.Endpo
 		Device: d.Verbs, Address: cfg.Address, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Listen: cfg.Listen, Handler: cfg.Handler, Logger: cfg.Logger, Progress: cfg.Progress,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, Resolver: cfg.Resolver,
 		KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout, LateAccess: cfg.LateAccess,
-		RegCacheBytes: cfg.RegCacheBytes, Quota: cfg.Quota, Audit: cfg.Audit,
+		RegCacheBytes: cfg.RegCacheBytes, Admit: cfg.Admit, Quota: cfg.Quota, Audit: cfg.Audit,
 	})
 	if err != nil {
 		return nil, err

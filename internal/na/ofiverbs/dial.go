@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	proven "cinnabar/identity"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -31,6 +32,7 @@ const (
 	causeDevice     = "the device makes no further connection"
 	causeOwnAddress = "a peer says that it is this endpoint"
 	causeFirewalled = "this endpoint accepts no connections"
+	causeAdmit      = "a peer that Config.Admit does not admit"
 	causeRequest    = "connection without a valid request"
 	causeReplaced   = "another process connects as the peer, and the device of the peer does not answer"
 	causeTaken      = "the connection of another process as the same peer lives"
@@ -224,6 +226,9 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 		return
 	} else if e.cfg.Firewalled {
 		refuse(rejectRefused, audit.Refused, causeFirewalled, nil)
+		return
+	} else if err := e.cfg.Admit.Admit(e.ctx, account.Host(), proven.Peer{Kind: proven.Address, Host: addr.Addr()}); err != nil {
+		refuse(rejectRefused, audit.Refused, causeAdmit, err)
 		return
 	}
 	if err := e.takeConnection(account); err != nil {

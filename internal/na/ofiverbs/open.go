@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -64,6 +65,8 @@ type Config struct {
 	LateAccess time.Duration
 	// Resolver resolves the names of peers' hosts; nil: net.DefaultResolver.
 	Resolver *net.Resolver
+	// Admit accepts or refuses the peers that connect; nil: it accepts all.
+	Admit *admission.Gate
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// RegCacheBytes is the number of bytes of slices that stay registered, and pinned, for further transfers; 0: 64 MiB; negative: none.

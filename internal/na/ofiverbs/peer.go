@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	proven "cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -138,6 +139,22 @@ func (o *origin) Done() <-chan struct{} { return o.done }
 
 // Account implements [na.Addr].
 func (o *origin) Account() *hostquota.Account { return o.peer.account }
+
+// Identity implements [na.Identified].
+func (o *origin) Identity() proven.Peer {
+	if o.peer == o.peer.ep.own {
+		return proven.Peer{Kind: proven.Self}
+	}
+	return proven.Peer{Kind: proven.Address, Host: o.peer.addr.Addr()}
+}
+
+// Identity implements [na.Identified], for calls of this process to itself.
+func (p *peer) Identity() proven.Peer {
+	if p == p.ep.own {
+		return proven.Peer{Kind: proven.Self}
+	}
+	return proven.Peer{}
+}
 
 // Hold implements [na.Holder].
 func (o *origin) Hold(n int64) { o.holds.Add(n) }

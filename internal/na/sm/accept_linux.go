@@ -20,20 +20,20 @@ const datagramBatch = 64
 // connects and leaves without end delays the messages of others for that time.
 const acceptBatch = 2
 
-// readSocket receives the datagrams of clients and executes their commands.
-func (e *Endpoint) readSocket() {
+// readSocket receives the datagrams of clients and executes their commands. It reports whether datagrams may be left.
+func (e *Endpoint) readSocket() (more bool) {
 	e.offenders.refresh(time.Now())
 	accepted := e.stats.connections.Load()
 	for range datagramBatch {
 		if e.stats.connections.Load() >= accepted+acceptBatch {
-			return // the epoll set reports the socket again while datagrams are left
+			return true // the epoll set reports the socket again while datagrams are left
 		}
 		d, ok, err := receiveDatagram(e.sock)
 		if !ok {
 			if err != nil && e.mayLog(e.own) {
 				e.cfg.Logger.Warn("the endpoint's socket cannot be read", keyError, err)
 			}
-			return
+			return false
 		}
 		if err == nil {
 			err = e.execute(&d)
@@ -41,6 +41,31 @@ func (e *Endpoint) readSocket() {
 		d.close()
 		if err != nil {
 			e.noteFault(&d, err)
+		}
+	}
+	return true
+}
+
+// identifyBatches bounds the batches of datagrams that are read for the identity of one client. The socket holds fewer datagrams.
+const identifyBatches = 8
+
+// awaitIdentity reads the datagram of a client that has put its command into the ring as well, if the client has a message for the
+// server. The client has sent the datagram before the message, and the kernel has attached its credentials to it. Datagrams can end conns, so
+// the poller must not have the receive role. A client that never sleeps has no datagram and stays of kind Unknown.
+func (e *Endpoint) awaitIdentity(c *conn) {
+	if !c.enter() {
+		return
+	}
+	waits := c.ready()
+	c.leave()
+	if !waits || e.identifying {
+		return
+	}
+	e.identifying = true // because a datagram that ends a conn delivers its messages first
+	defer func() { e.identifying = false }()
+	for range identifyBatches {
+		if !e.readSocket() {
+			return
 		}
 	}
 }
@@ -127,6 +152,9 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	if pair == ownPair || ident.pid <= 0 {
 		return violated(causeConnect, "process %d connects by pair %d", ident.pid, pair)
 	}
+	if d == nil && e.cfg.Admit != nil {
+		return nil // the datagram has the identity of the client
+	}
 	old := e.clientOf(pair)
 	if old != nil && !old.leftFor(ident, d) {
 		return e.reserveAgain(old, cmd, d)
@@ -196,6 +224,7 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 	a := e.newAddr(ident, ident.uri())
 	if d != nil {
 		a.uid = d.uid
+		a.identify(d.uid, d.pid)
 	} else if err := checkProcess(ident.pid, 0); err != nil { // the command ring says nothing about its writer
 		return violated(causeUser, "a command in the command ring: %v", err)
 	}
@@ -224,7 +253,9 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 	if refusal == nil {
 		c.probeMemory()
 	}
-	if !e.addConn(c) { // the endpoint is closing
+	asks := e.cfg.Admit != nil
+	c.role.held.Store(asks) // so that no message is read before the client is admitted
+	if !e.addConn(c) {      // the endpoint is closing
 		c.share.give()
 		c.closeEventfds()
 		closeAll(c.pidfd)
@@ -236,17 +267,45 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 	if err := c.watchFDs(); err != nil && refusal == nil {
 		refusal = err
 	}
-	if refusal != nil {
+	switch {
+	case refusal != nil:
 		c.refuse(cause, refusal)
-		return nil
+	case !asks:
+		e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.ident, a.uid), slog.String(keyPeer, a.String()))
+		if gone != nil {
+			e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errDied})
+			return nil
+		}
+		e.makeRoom(time.Now())
+	case gone != nil: // its messages are not delivered, because the program has not admitted it
+		c.ending.Store(&ending{kind: na.Unreachable, err: errDied})
+		c.fail(na.Unreachable, errDied)
+	default:
+		e.makeRoom(time.Now())
+		if e.spawn(c.askAdmission) {
+			return nil
+		}
 	}
-	e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.ident, a.uid), slog.String(keyPeer, a.String()))
-	if gone != nil {
-		e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errDied})
-		return nil
+	if asks {
+		c.leave()
 	}
-	e.makeRoom(time.Now())
 	return nil
+}
+
+// causeAdmit is the cause of a refusal by the program.
+const causeAdmit = "a client that Config.Admit does not admit"
+
+// askAdmission lets the program accept or refuse the client of a new conn. It has the receive role of the conn meanwhile, and gives it up.
+func (c *conn) askAdmission() {
+	e, a := c.ep, c.addr
+	host := e.hosts(a.ident, a.uid)
+	if err := e.cfg.Admit.Admit(e.life, host, a.Identity()); err != nil {
+		c.refuse(causeAdmit, err)
+	} else {
+		e.cfg.Audit.Record(audit.Accepted, "client", host, slog.String(keyPeer, a.String()))
+	}
+	c.leave()
+	e.poll.wake() // for the messages that have come meanwhile
 }
 
 // takeEventfds takes both eventfds out of a datagram: the client writes to the first, the server to the second.
@@ -279,6 +338,7 @@ func (c *conn) promote(d *datagram) error {
 	c.addr.mu.Lock()
 	err := c.takeEventfds(d)
 	c.provisional = false
+	c.addr.identify(d.uid, d.pid)
 	c.share.endHandshake()
 	if n := min(c.unsignaled, ringSlots); err == nil && n > 0 { // if more messages were sent than the ring holds, the client has read the others
 		c.signalPeer(n)

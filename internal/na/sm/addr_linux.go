@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	proven "cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
@@ -16,6 +17,7 @@ type Addr struct {
 
 	uid     uint32                            // of its process: this process's unless the kernel has named another
 	account atomic.Pointer[hostquota.Account] // of the process, nil before the first call of Account
+	proven  atomic.Pointer[proven.Peer]       // the user that the kernel has named; nil: it has named none
 
 	relayed atomic.Bool                 // the kernel denies access to the peer's memory, and the peer's relay serves it
 	note    atomic.Value                // see Annotation
@@ -41,6 +43,22 @@ func (a *Addr) Done() <-chan struct{} { return a.done() }
 // newAddr returns the address of a peer in a process of this process's user.
 func (e *Endpoint) newAddr(ident identity, uri string) *Addr {
 	return &Addr{ep: e, ident: ident, uri: uri, uid: uint32(os.Geteuid())}
+}
+
+// Identity implements [na.Identified].
+func (a *Addr) Identity() proven.Peer {
+	if a == a.ep.own {
+		return proven.Peer{Kind: proven.Self}
+	}
+	if p := a.proven.Load(); p != nil {
+		return *p
+	}
+	return proven.Peer{} // a client without a datagram, which only a program in C can be
+}
+
+// identify records the user of a process, and its number if the kernel has named it.
+func (a *Addr) identify(uid uint32, pid int32) {
+	a.proven.Store(&proven.Peer{Kind: proven.Process, UID: uid, PID: pid})
 }
 
 // Annotation implements [na.Annotated].

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"cinnabar/internal/admission"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -42,6 +43,11 @@ type Config struct {
 	SocketDir string
 	// Quota counts the resources of each remote host; nil: a Book without limits.
 	Quota *hostquota.Book
+	// Admit accepts or refuses the clients that connect; nil: it accepts all. With Admit the endpoint accepts a client only when its
+	// datagram has come, because the kernel attaches the credentials to that. Clients in C that never sleep send none, so they are not served.
+	Admit *admission.Gate
+	// Identify makes the endpoint read the datagram of a client before its first request, so that the request has the client's identity.
+	Identify bool
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
 	Audit *audit.Trail
 

@@ -245,6 +245,7 @@ func (t *attempt) examine(r *region) (err error) {
 		return fmt.Errorf("%s is not of the process that it names: %w", r.Name(), err)
 	}
 	t.reg, t.inode = r, f.Ino
+	t.addr.identify(f.UID, 0) // the owner of the file, because the kernel attaches no credentials to the messages of a server
 	return nil
 }
 

@@ -46,16 +46,20 @@ type Endpoint struct {
 
 	handed atomic.Bool // a goroutine has got a request since the last handOver
 
-	refusing  atomic.Bool   // set by Shutdown: connections and requests are refused
-	closed    atomic.Bool   // set by Close: no operation starts any more
-	ended     atomic.Bool   // the poller is to end
-	closing   sync.Once     // calls Endpoint.end
-	stop      chan struct{} // closed by Close: connecting ends
-	pollEnd   chan struct{} // closed when the poller has ended, and has left runners
-	finished  chan struct{} // closed when all goroutines but those of tasks have ended
-	wg        sync.WaitGroup
-	teardowns sync.WaitGroup // counts the conns that are not torn down yet
-	runners   na.TaskGroup   // goroutines that run tasks, and pollers that are in one
+	refusing atomic.Bool     // set by Shutdown: connections and requests are refused
+	life     context.Context // ends with Shutdown
+	endLife  context.CancelFunc
+
+	identifying bool          // the poller's: it runs awaitIdentity
+	closed      atomic.Bool   // set by Close: no operation starts any more
+	ended       atomic.Bool   // the poller is to end
+	closing     sync.Once     // calls Endpoint.end
+	stop        chan struct{} // closed by Close: connecting ends
+	pollEnd     chan struct{} // closed when the poller has ended, and has left runners
+	finished    chan struct{} // closed when all goroutines but those of tasks have ended
+	wg          sync.WaitGroup
+	teardowns   sync.WaitGroup // counts the conns that are not torn down yet
+	runners     na.TaskGroup   // goroutines that run tasks, and pollers that are in one
 
 	addrs  *peerbook.Book[string, Addr] // by URI
 	active peerbook.Active[*Addr]
@@ -120,6 +124,7 @@ func openAs(ctx context.Context, cfg Config, name string) (*Endpoint, error) {
 		stop: make(chan struct{}), pollEnd: make(chan struct{}), finished: make(chan struct{}), addrs: peerbook.NewBook[string, Addr](),
 		byID: make(map[int32]*conn), places: hostquota.NewBook(hostquota.Limits{hostquota.Connections: pairs - 1}),
 	}
+	e.life, e.endLife = context.WithCancel(context.Background())
 	e.conns.Store(new([]*conn))
 	if name == "" {
 		name = e.ident.uri()
@@ -127,6 +132,7 @@ func openAs(ctx context.Context, cfg Config, name string) (*Endpoint, error) {
 	e.own = e.newAddr(e.ident, name)
 	if err := e.establish(ctx); err != nil {
 		e.undo()
+		e.endLife()
 		if na.KindOf(err) != 0 {
 			return nil, err
 		}
@@ -402,7 +408,9 @@ func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {
-	if e.refusing.Swap(true) || e.region == nil {
+	first := !e.refusing.Swap(true)
+	e.endLife()
+	if !first || e.region == nil {
 		return
 	}
 	_ = e.region.read(func() { e.region.setClosing(closingRefuses) }) // a region that faults refuses anyway

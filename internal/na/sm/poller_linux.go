@@ -241,6 +241,9 @@ func (p *poller) round() (got bool) {
 
 // visit receives from one conn.
 func (p *poller) visit(c *conn) bool {
+	if c.provisional && p.ep.cfg.Identify {
+		p.ep.awaitIdentity(c)
+	}
 	if !c.enter() {
 		return false
 	}
