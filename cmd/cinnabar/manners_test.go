@@ -45,7 +45,7 @@ func TestManualNamesCommands(t *testing.T) {
 	for _, m := range regexp.MustCompile("`(?:cinnabar )?([a-z-]+)(?: [^`]*)?`").FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true
 	}
-	for _, m := range regexp.MustCompile("`(?:perf|mem) ([a-z-]+)").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("`(?:perf|mem|token) ([a-z-]+)").FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true
 	}
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {

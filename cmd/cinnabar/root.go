@@ -23,6 +23,6 @@ func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
 	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
-		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s))
+		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), cli.NewToken(s))
 	return cli.NewRoot(s, commands...)
 }

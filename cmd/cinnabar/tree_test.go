@@ -121,7 +121,8 @@ var commandCases = map[string]commandCase{
 		json: []string{"SERVER --json -n 1"}, keys: "address count layers max_usec mean_usec min_usec transport",
 		waits: []waitCase{{"SERVER -n 1000000 -i 1h -t 1h", "handler", interrupted}},
 	},
-	"id": {bare: cli.ExitUsage, wrong: []string{"a b", "a -p 65536"}},
+	"id":        {bare: cli.ExitUsage, wrong: []string{"a b", "a -p 65536"}},
+	"token new": {runs: true, wrong: []string{"x"}},
 	"mem serve": {
 		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"ofi+tcp://127.0.0.1:PORT"},
 		waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},

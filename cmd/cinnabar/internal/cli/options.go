@@ -61,6 +61,7 @@ func complete(cmd *cobra.Command) {
 	if cmd.Flags().Lookup("dir") != nil {
 		mustComplete(cmd.MarkFlagDirname("dir"))
 	}
+	completeSecurity(cmd)
 }
 
 // optionWords are the values of the options that take one of a few words.

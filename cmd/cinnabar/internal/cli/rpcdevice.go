@@ -17,15 +17,24 @@ import (
 // softwareWord is the value of --device for the software device. The device's own name, [SoftwareDevice], is accepted as well.
 const softwareWord = "software"
 
-// RPCDevice is the option --device of a command that opens engines. Engines on ofi+verbs need a device, the others use none.
+// RPCDevice has the options of a command that opens engines which depend on the network of their address: --device, and those of [Security]. Engines
+// on ofi+verbs need a device, the others use none.
 type RPCDevice struct {
-	name string
-	s    Streams
+	name     string
+	s        Streams
+	security Security
 }
 
-// Register adds --device to a command.
+// RegisterServer is Register for a command that serves until it is interrupted. It reads its certificates again at SIGHUP.
+func (d *RPCDevice) RegisterServer(f *pflag.FlagSet, s Streams) {
+	d.Register(f, s)
+	d.security.reloads = true
+}
+
+// Register adds the options to a command.
 func (d *RPCDevice) Register(f *pflag.FlagSet, s Streams) {
 	d.s = s
+	defer d.security.Register(f, s)
 	DeviceFlagFor(f, &d.name, "RDMA device for an ADDRESS of ofi+verbs: a name, or "+softwareWord+" for the software device, which unmodified C programs cannot reach (default the device that has the address, or else the first with an active port)")
 }
 
@@ -35,14 +44,19 @@ func OverVerbs(address string) bool {
 	return slices.Contains([]string{"verbs", "verbs;ofi_rxm"}, strings.TrimPrefix(protocol, "ofi+"))
 }
 
-// Open opens the RDMA device for engines at address and sets Device of cfg, if address is one of ofi+verbs, and does nothing otherwise. The
-// caller calls release after it has closed the engines.
+// Open sets the fields of cfg for engines at address: the token, the TLS configuration, and the RDMA device, which it opens if address is one of
+// ofi+verbs. The caller calls release after it has closed the engines.
 func (d *RPCDevice) Open(ctx context.Context, address string, cfg *cinnabar.Config) (release func() error, err error) {
+	stop, err := d.security.Apply(ctx, address, cfg)
+	if err != nil {
+		return nil, err
+	}
 	if !OverVerbs(address) {
 		if d.name != "" {
+			stop()
 			return nil, Usagef("--device %s was given for %s; only engines on ofi+verbs use an RDMA device", d.name, address)
 		}
-		return func() error { return nil }, nil
+		return func() error { stop(); return nil }, nil
 	}
 	dev, err := d.open(ctx, address)
 	if errors.Is(err, errors.ErrUnsupported) {

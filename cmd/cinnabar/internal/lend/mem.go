@@ -67,7 +67,7 @@ loopback address; for other machines, give an ADDRESS with one of this machine's
 	f.StringArrayVar(&o.copyFrom, "copy-from", nil, "address of another server from which clients may have regions copied; may be repeated (default none)")
 	cli.AutoSMFlag(f, &o.autoSM, cli.AutoSMServer)
 	o.limits.Register(f)
-	o.device.Register(f, s)
+	o.device.RegisterServer(f, s)
 	f.Lookup("max-memory").Usage = "memory that all peers together may make the server hold, of which --quota is a part (default half of the machine's, see cinnabar info)"
 	return cmd
 }

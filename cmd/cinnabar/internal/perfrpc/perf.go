@@ -142,7 +142,7 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	cli.AutoSMFlag(f, &o.autoSM, cli.AutoSMServer)
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	o.limits.Register(f)
-	o.device.Register(f, s)
+	o.device.RegisterServer(f, s)
 	o.dear.register(f)
 	return cmd
 }

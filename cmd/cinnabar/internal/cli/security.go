@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"cinnabar"
+	"cinnabar/identity"
+)
+
+// Security has the options by which a command proves itself to its peers, and verifies them: --token-file and those of TLS.
+type Security struct {
+	token   string
+	files   identity.Files
+	s       Streams
+	reloads bool // at SIGHUP
+}
+
+// securityOptions are the names of the options.
+var securityOptions = []string{"token-file", "tls-cert", "tls-key", "tls-ca", "tls-name"}
+
+// Register adds the options to a command.
+func (o *Security) Register(f *pflag.FlagSet, s Streams) {
+	o.s = s
+	f.StringVar(&o.token, "token-file", "", "file with the token that both ends prove to each other, see cinnabar token new (default none)")
+	f.StringVar(&o.files.Certificate, "tls-cert", "", "file with the certificate of this process in PEM, for an ADDRESS of ofi+tcps")
+	f.StringVar(&o.files.Key, "tls-key", "", "file with the private key of --tls-cert in PEM")
+	f.StringVar(&o.files.Authorities, "tls-ca", "", "file with the authorities of the peers' certificates in PEM; a server then requires certificates (default those of the system)")
+	f.StringVar(&o.files.ServerName, "tls-name", "", "name in the certificate of the server (default the host in ADDRESS)")
+}
+
+// OverTLS reports whether an engine at address needs a TLS configuration.
+func OverTLS(address string) bool {
+	protocol, _, _ := strings.Cut(address, ":")
+	return protocol == "ofi+tcps" || protocol == "tcps"
+}
+
+// Apply sets the fields of cfg for an engine at address. The certificates of a server are read again at each SIGHUP, until the caller calls stop.
+func (o *Security) Apply(ctx context.Context, address string, cfg *cinnabar.Config) (stop func(), err error) {
+	stop = func() {}
+	if o.token != "" {
+		t, err := identity.ReadToken(o.token)
+		if err != nil {
+			return stop, err
+		}
+		cfg.Token = t
+	}
+	if !OverTLS(address) {
+		if o.files != (identity.Files{}) {
+			return stop, Usagef("--tls-cert, --tls-key, --tls-ca and --tls-name were given for %s, which has no TLS; use ofi+tcps", address)
+		}
+		return stop, nil
+	}
+	certs, err := identity.LoadCertificates(o.files)
+	if err != nil {
+		return stop, err
+	}
+	cfg.TLS, cfg.DialTLS = certs.Config(), certs.Dial
+	if o.reloads {
+		stop = onHangup(func() { o.reload(LoggerOf(ctx), certs) })
+	}
+	return stop, nil
+}
+
+// reload reads the certificates again.
+func (o *Security) reload(log *slog.Logger, certs *identity.Certificates) {
+	if err := certs.Reload(); err != nil {
+		o.s.Notef("warning: the certificates were not reloaded, and the old ones stay in use: %v\n", err)
+	} else if log != nil {
+		log.Info("certificates reloaded", "certificate", o.files.Certificate, "authorities", o.files.Authorities)
+	}
+}
+
+// onHangup calls f at each SIGHUP, until the caller calls stop.
+func onHangup(f func()) (stop func()) {
+	signals, end, ended := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-signals:
+				f()
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(end)
+		<-ended
+	}
+}
+
+// completeSecurity registers the completion of the options, which are names of files.
+func completeSecurity(cmd *cobra.Command) {
+	for _, option := range securityOptions {
+		if cmd.Flags().Lookup(option) == nil {
+			continue
+		}
+		if option == "tls-name" {
+			mustComplete(cmd.RegisterFlagCompletionFunc(option, cobra.NoFileCompletions))
+			continue
+		}
+		mustComplete(cmd.MarkFlagFilename(option))
+	}
+}
+
+// NewToken returns the command token.
+func NewToken(s Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make the tokens by which processes know each other",
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "new",
+		Short: "Print a new token",
+		Long: `new prints a token of 256 random bits. Processes with the same token prove it to each other
+by --token-file, or Config.Token, and refuse all others. Keep it in a file that only its user
+can read, and copy that file to the other hosts over an encrypted connection, such as scp.`,
+		Example: "  (umask 077; cinnabar token new >token)\n  cinnabar perf serve --token-file token tcp",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(s.Out, identity.NewToken().Reveal())
+			return err
+		},
+	})
+	return cmd
+}
