@@ -372,6 +372,6 @@ func (cfg *Config) sm() (sm.Config, error) {
 	}
 	return sm.Config{
 		Logger: cfg.layer("na"), Progress: cfg.waits, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail,
-		Admit: cfg.gate, Identify: len(cfg.Interceptors) > 0,
+		Admit: cfg.gate,
 	}, nil
 }

@@ -97,9 +97,13 @@ func (l *List) Allows(p identity.Peer, rpc string, provider uint16) bool {
 		return false
 	}
 	carrier := carriers[rpc]
-	return slices.ContainsFunc(*rules, func(r rule) bool {
-		return r.who.matches(p) && (carrier || r.names(rpc) && (r.anyProvider || r.provider == provider))
-	})
+	for i := range *rules {
+		r := &(*rules)[i]
+		if (carrier || r.names(rpc) && (r.anyProvider || r.provider == provider)) && r.who.matches(p) {
+			return true
+		}
+	}
+	return false
 }
 
 // Interceptor returns an interceptor for Config.Interceptors that refuses the requests which the list does not allow. It should be the first

@@ -49,8 +49,8 @@ func (e *Endpoint) readSocket() (more bool) {
 // identifyBatches bounds the batches of datagrams that are read for the identity of one client. The socket holds fewer datagrams.
 const identifyBatches = 8
 
-// awaitIdentity reads the datagram of a client that has put its command into the ring as well, if the client has a message for the
-// server. The client has sent the datagram before the message, and the kernel has attached its credentials to it. Datagrams can end conns, so
+// awaitIdentity reads the datagram of a client that has put its command into the ring as well, before the first message of the client. The
+// client has sent the datagram before the message, and the kernel has attached its credentials to it. Datagrams can end conns, so
 // the poller must not have the receive role. A client that never sleeps has no datagram and stays of kind Unknown.
 func (e *Endpoint) awaitIdentity(c *conn) {
 	if !c.enter() {
@@ -61,6 +61,7 @@ func (e *Endpoint) awaitIdentity(c *conn) {
 	if !waits || e.identifying {
 		return
 	}
+	c.searched = true
 	e.identifying = true // because a datagram that ends a conn delivers its messages first
 	defer func() { e.identifying = false }()
 	for range identifyBatches {

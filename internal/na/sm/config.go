@@ -46,8 +46,6 @@ type Config struct {
 	// Admit accepts or refuses the clients that connect; nil: it accepts all. With Admit the endpoint accepts a client only when its
 	// datagram has come, because the kernel attaches the credentials to that. Clients in C that never sleep send none, so they are not served.
 	Admit *admission.Gate
-	// Identify makes the endpoint read the datagram of a client before its first request, so that the request has the client's identity.
-	Identify bool
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
 	Audit *audit.Trail
 

@@ -34,7 +34,7 @@ func (c *rawClient) leave(t *testing.T, server *Endpoint) {
 // datagram with the kernel's credentials has come. The first request has the identity all the same, and one without a datagram has none.
 // parity: A02
 func TestIdentity(t *testing.T) {
-	server, callers := listenFor(t, Config{Identify: true})
+	server, callers := listenFor(t, Config{})
 	want := proven.Peer{Kind: proven.Process, UID: uint32(os.Getuid()), PID: int32(os.Getpid())}
 	for range 20 {
 		before := server.stats.connections.Load()

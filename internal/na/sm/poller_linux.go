@@ -241,7 +241,7 @@ func (p *poller) round() (got bool) {
 
 // visit receives from one conn.
 func (p *poller) visit(c *conn) bool {
-	if c.provisional && p.ep.cfg.Identify {
+	if c.provisional && !c.searched {
 		p.ep.awaitIdentity(c)
 	}
 	if !c.enter() {
