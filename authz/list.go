@@ -70,21 +70,29 @@ func (l *List) Reload() error {
 	}
 	l.reload.Lock()
 	defer l.reload.Unlock()
-	f, err := os.Open(l.path)
+	rules, err := read(l.path)
+	if err == nil {
+		l.rules.Store(&rules)
+	}
+	return err
+}
+
+// read reads the rules from the file at path.
+func read(path string) ([]rule, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("access list: %w", err)
+		return nil, fmt.Errorf("access list: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
-		return fmt.Errorf("access list %s: %w", l.path, err)
+		return nil, fmt.Errorf("access list %s: %w", path, err)
 	}
 	rules, err := parse(string(text))
 	if err != nil {
-		return fmt.Errorf("access list %s: %w", l.path, err)
+		return nil, fmt.Errorf("access list %s: %w", path, err)
 	}
-	l.rules.Store(&rules)
-	return nil
+	return rules, nil
 }
 
 // Allows reports whether the list allows a peer to call an RPC of a provider.

@@ -32,21 +32,6 @@ const (
 	kindRefusal   kind = 4
 )
 
-// bodyLen returns the length of a message behind its head, or -1 for an unknown kind.
-func (k kind) bodyLen() int {
-	switch k {
-	case kindHello:
-		return nonceLen
-	case kindChallenge:
-		return nonceLen + macLen
-	case kindProof:
-		return macLen
-	case kindRefusal:
-		return 0
-	}
-	return -1
-}
-
 // reason is the reason of a refusal.
 type reason byte
 
