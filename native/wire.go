@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 
@@ -451,4 +452,48 @@ func isName(s string, most int) bool {
 		}
 	}
 	return true
+}
+
+// Describe returns the kind and the fields of an envelope, a cancel or a frame of a stream at the start of recorded bytes, which stand
+// behind Margo's header, for programs that decode captures. The bytes may have any contents; an error says that they are none of these.
+// Texts in the fields are those of the peer: they may have any characters.
+func Describe(b []byte) (kind string, fields []slog.Attr, err error) {
+	if len(b) < prefixSize {
+		return "", nil, errForeignRequest
+	}
+	switch magic := string(b[:offVersion]); magic {
+	case magicRequest:
+		h, n, err := parseRequestHead(b)
+		if err != nil {
+			return "", nil, err
+		}
+		fields = []slog.Attr{slog.Uint64("call-id", h.id), slog.Duration("remaining", h.remaining), slog.Int("arguments", len(b)-n)}
+		if h.stream {
+			return "stream", fields, nil
+		}
+		return "call", fields, nil
+	case magicResponse:
+		h, n, err := parseResponseHead(b)
+		if err != nil {
+			return "", nil, err
+		}
+		if h.failure != nil {
+			return "failure", []slog.Attr{slog.String("error", h.failure.code.Error()), slog.String("text", h.failure.text)}, nil
+		}
+		return "results", []slog.Attr{slog.Int("results", len(b)-n)}, nil
+	case magicCancel:
+		ids, err := parseCancel(b)
+		if err != nil {
+			return "", nil, err
+		}
+		return "cancel", []slog.Attr{slog.Uint64("call-id", ids[0]), slog.Int("calls", len(ids))}, nil
+	case magicPut, magicCredit, magicGet, magicElements:
+		f, err := parseFrame(b, magic)
+		if err != nil {
+			return "", nil, err
+		}
+		names := map[string]string{magicPut: "put", magicCredit: "credit", magicGet: "get", magicElements: "elements"}
+		return names[magic], []slog.Attr{slog.Uint64("call-id", f.id), slog.Uint64("sequence", f.seq), slog.Uint64("count", uint64(f.size.count)), slog.Bool("end", f.end())}, nil
+	}
+	return "", nil, errForeignRequest
 }

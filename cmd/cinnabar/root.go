@@ -16,6 +16,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/pingpong"
 	"cinnabar/cmd/cinnabar/internal/rping"
 	"cinnabar/cmd/cinnabar/internal/top"
+	"cinnabar/cmd/cinnabar/internal/wire"
 )
 
 // newTree builds the tree of commands.
@@ -23,6 +24,6 @@ func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
 	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
-		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), cli.NewToken(s))
+		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), wire.New(s), cli.NewToken(s))
 	return cli.NewRoot(s, commands...)
 }

@@ -123,6 +123,10 @@ var commandCases = map[string]commandCase{
 	},
 	"id":        {bare: cli.ExitUsage, wrong: []string{"a b", "a -p 65536"}},
 	"token new": {runs: true, wrong: []string{"x"}},
+	"wire": {
+		bare: cli.ExitUsage, wrong: []string{"a b", "CAPTURE --follow 0", "CAPTURE --follow 0x"}, failing: []string{"no-such-file", "main.go", "internal", "CAPTURE --follow 99", "CAPTURE --follow nosuch"},
+		json: []string{"CAPTURE --json", "CAPTURE --json --follow 1"}, keys: "destination fields operation packet protocol seconds size source time",
+	},
 	"mem serve": {
 		bare: cli.ExitUsage, wrong: []string{"nonsense", "a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"ofi+tcp://127.0.0.1:PORT"},
 		waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
@@ -281,6 +285,7 @@ func newCaseWords(t *testing.T) *caseWords {
 		"LENDER":  func() string { return clitest.MemoryServer(t) },
 		"TOKEN":   func() string { return clitest.FiveBytes(t, clitest.MemoryServer(t)) },
 		"LOST":    func() string { return lostToken(t) },
+		"CAPTURE": func() string { return "internal/wire/testdata/captures/verbs-rxm-rxe-sum.pcap" },
 	}
 	return c
 }

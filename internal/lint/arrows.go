@@ -62,6 +62,7 @@ var layers = map[string]row{
 	"internal/lint/sample": {},
 	"internal/recording":   {},
 	"internal/waitlist":    {},
+	"internal/capture":     {},
 	"internal/dnstest":     {},
 	"internal/hostquota":   {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
@@ -269,6 +270,11 @@ var layers = map[string]row{
 		code:    []string{".", "codes", "cmd/cinnabar/internal/cli", "internal/hostmem", "verbs", "verbs/auto", "verbs/iwarp"},
 		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modSys},
+	},
+	"cmd/cinnabar/internal/wire": {
+		code:    []string{"cmd/cinnabar/internal/cli", "internal/capture", "internal/hg/wire", "internal/iwarp/...", "internal/na/ofiaddr", "internal/na/ofitcp", "internal/na/ofiverbs", "native", "xfer"},
+		test:    []string{"internal/recording", "cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra},
 	},
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
