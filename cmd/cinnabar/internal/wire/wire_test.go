@@ -162,6 +162,9 @@ func recordings(t *testing.T, test func(t *testing.T, pieces []piece)) {
 				t.Fatal(err)
 			}
 			for i := range r.Conversations {
+				if expand(&r.Conversations[i])[0].b[0] != 3 {
+					continue // another version of the protocol, which the peer refuses
+				}
 				t.Run(fmt.Sprintf("%s/%d", filepath.Base(path), i), func(t *testing.T) { test(t, expand(&r.Conversations[i])) })
 			}
 		}
@@ -224,8 +227,8 @@ func TestRecordings(t *testing.T) {
 func TestMixedSegments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	recordings(t, func(t *testing.T, pieces []piece) {
-		if len(pieces) > 60 {
-			t.Skip("a long conversation adds nothing to the short ones")
+		if len(pieces) > 60 || total(pieces) > 200<<10 {
+			t.Skip("a long conversation adds nothing to the short ones, and more of it may wait than the limits permit")
 		}
 		want := map[string]int{}
 		text := func(l line) string {
@@ -279,6 +282,10 @@ func TestTruncated(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := clitest.WantRun(t, cli.ExitOK, []string{"wire", captures + "/verbs-rxm-siw-sum.pcap"}).Out.String()
+	ends := map[int]bool{24: true} // of packets
+	for o := 24; o < len(whole); ends[o] = true {
+		o += 16 + int(binary.LittleEndian.Uint32(whole[o+8:]))
+	}
 	for n := 24; n < len(whole); n += 101 {
 		path := clitest.WriteTemp(t, "part.pcap", whole[:n])
 		o := clitest.WantRun(t, cli.ExitOK, []string{"wire", path})
@@ -287,7 +294,7 @@ func TestTruncated(t *testing.T) {
 				t.Fatalf("%d bytes: %s", n, text)
 			}
 		}
-		if s := o.Err.String(); n > 24 && !strings.Contains(s, "the file ends inside a") || strings.Count(s, "\n") > 1 {
+		if s := o.Err.String(); strings.Contains(s, "the file ends inside a") == ends[n] || strings.Count(s, "\n") > 1 {
 			t.Errorf("%d bytes: standard error %q", n, s)
 		}
 	}
