@@ -97,7 +97,6 @@ func total(pieces []piece) (n int) {
 var onlyHere = regexp.MustCompile(` text="[^"]*"`)
 
 // Every packet of the recorded captures decodes the same in the command and in tshark with the dissector.
-// parity: Y14 P05
 func TestTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 const captures = "testdata/captures"
 
 // The lines of each capture are those of its text file.
+// parity: P05
 func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob(captures + "/*.pcap")
 	if err != nil || len(files) < 15 {
@@ -337,6 +338,7 @@ func recordedPull(t *testing.T) ([]piece, string) {
 }
 
 // ^C ends the command while it waits for bytes. The lines of packets that have come are printed before it waits.
+// parity: Y14
 func TestInterrupt(t *testing.T) {
 	pieces, _ := recordedPull(t)
 	in, feed := io.Pipe()
