@@ -124,10 +124,12 @@ end
 local function bulks(t, at, n)
     local text = ""
     local stop = at + math.min(n, 16384)
-    while stop - at >= 40 do
-        local size = u64(t, at)
+    local tries = 0
+    while stop - at >= 40 and tries < 64 do
+        local size, segments = u64(t, at), t(at + 16, 4):le_uint()
         local total = nil
-        if size >= 32 and size <= stop - at - 8 and t(at + 14, 2):uint() == 0 then
+        if size >= 32 and size <= stop - at - 8 and t(at + 14, 2):uint() == 0 and segments > 0 and segments * 16 <= size - 16 then
+            tries = tries + 1
             total = bulk_length(t, at + 8, size)
         end
         if total then

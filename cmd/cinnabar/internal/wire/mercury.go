@@ -219,19 +219,24 @@ func (d *decoder) response(ch *channel, dir int, m *message, tag uint64, data []
 	d.descriptors(ch, dir, m, c, payload)
 }
 
-// maxScan is how many bytes of arguments or results are searched for bulk descriptors.
-const maxScan = 1 << 14
+// maxScan is how many bytes of arguments or results are searched for bulk descriptors, and maxTries how many places in them are read as one.
+const (
+	maxScan  = 1 << 14
+	maxTries = 64
+)
 
 // descriptors finds the bulk descriptors in arguments or results, whose types a capture does not have. A descriptor is recognized by its
 // parts, which must fit each other, and by the handles of its segments.
 func (d *decoder) descriptors(ch *channel, dir int, m *message, c *call, b []byte) {
 	b = b[:min(len(b), maxScan)]
-	for len(b) >= 40 {
-		size := binary.LittleEndian.Uint64(b)
-		if size < 32 || size > uint64(len(b)-8) || b[15]|b[14] != 0 { // a length of 2^48 and more is none of memory
+	for tries := 0; len(b) >= 40 && tries < maxTries; {
+		size, segments := binary.LittleEndian.Uint64(b), uint64(binary.LittleEndian.Uint32(b[16:]))
+		if size < 32 || size > uint64(len(b)-8) || b[15]|b[14] != 0 || // a length of 2^48 and more is none of memory
+			segments == 0 || segments > (size-16)/16 {
 			b = b[1:]
 			continue
 		}
+		tries++
 		desc, n, err := wire.CutProc(b)
 		if err != nil {
 			return
