@@ -152,12 +152,16 @@ func TestAutoSMOverVerbs(t *testing.T) {
 	}
 	server, client, plain := open(true), open(true), open(false)
 	serveSwap(t, server)
+	serveSwap(t, plain)
 	for _, n := range []int{30, 300_000} {
 		if peer := callSwap(t, client, find(t, client, server.Addr()), n, n > 1000); !strings.HasPrefix(peer, "na+sm://") {
 			t.Errorf("the call comes from %s", peer)
 		}
 		if peer := callSwap(t, plain, find(t, plain, server.Addr()), n, n > 1000); !strings.HasPrefix(peer, "ofi+verbs") {
 			t.Errorf("the call of a process without shared memory comes from %s", peer)
+		}
+		if peer := callSwap(t, server, find(t, server, plain.Addr()), n, n > 1000); !strings.HasPrefix(peer, "ofi+verbs") {
+			t.Errorf("the call to a process without shared memory comes from %s", peer)
 		}
 	}
 	if s := client.Stats(); s.RequestsShared == 0 || s.RequestsShared != s.RequestsSent || s.BytesRDMA != 0 {

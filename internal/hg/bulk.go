@@ -16,7 +16,7 @@ import (
 type Bulk struct {
 	c    *Class
 	segs [][]byte    // none is empty, but for a single one
-	mems []na.Memory // of the segments that are not empty, or one of all
+	mems []na.Memory // of the segments that are not empty; one memory may have several or all of them
 	desc *Desc
 
 	mu invariants.RWMutex // held for reading while this process reads or writes segs
@@ -61,7 +61,7 @@ func NotEmpty(segs [][]byte) [][]byte {
 
 // register registers the segments and returns their handles and the descriptor's flags. The handle of an empty segment is nil. If
 // the transport is a [na.SegmentRegistrar], one handle covers all segments (HG_BULK_REGV), up to the same number as in C.
-func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, err error) {
+func (b *Bulk) register(access na.Access) (handles []na.Handle, flags uint32, err error) {
 	flags = uint32(access)
 	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 && len(b.segs) <= r.MaxSegments() {
 		m, err := r.RegisterSegments(b.segs, access)
@@ -69,25 +69,22 @@ func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, er
 			return nil, 0, err
 		}
 		b.mems = []na.Memory{m}
-		return b.mems, flags | wire.BulkRegV, nil
+		return []na.Handle{m}, flags | wire.BulkRegV, nil
 	}
-	handles = make([]na.Memory, len(b.segs))
-	for i, s := range b.segs {
-		if len(s) == 0 {
-			continue
-		}
-		m, err := b.c.ep.Register(s, access)
-		if err != nil {
-			return nil, 0, err
-		}
-		b.mems, handles[i] = append(b.mems, m), m
+	switch r, ok := b.c.ep.(na.PieceRegistrar); {
+	case len(b.segs[0]) == 0: // all are empty
+		handles = make([]na.Handle, 1)
+	case ok && len(b.segs) > 1:
+		b.mems, handles, err = r.RegisterPieces(b.segs, access)
+	default:
+		b.mems, handles, err = na.RegisterEach(b.c.ep, b.segs, access)
 	}
-	return handles, flags, nil
+	return handles, flags, err
 }
 
 // describe makes the descriptor. base becomes the address of the first segment that is not empty. The addresses are not those of the
 // memory, because peers need not know them.
-func (b *Bulk) describe(base uint64, handles []na.Memory, flags uint32) *Desc {
+func (b *Bulk) describe(base uint64, handles []na.Handle, flags uint32) *Desc {
 	segs := make([]wire.Segment, len(b.segs))
 	for i, s := range b.segs {
 		if n := uint64(len(s)); n > 0 {

@@ -139,10 +139,15 @@ const (
 // DrainTime bounds how long peers' accesses to memory may go on after its key was revoked.
 const DrainTime = 5 * time.Second
 
-// Memory is registered memory of this process.
-type Memory interface {
+// Handle describes memory of this process to peers.
+type Handle interface {
 	// AppendHandle appends the description with which a peer reaches the memory (NA_Mem_handle_serialize).
 	AppendHandle(b []byte) []byte
+}
+
+// Memory is registered memory of this process.
+type Memory interface {
+	Handle
 	// Revoke revokes the key: no access of a peer begins any more. It does not wait for those under way. It is idempotent.
 	Revoke()
 	// Close revokes the key and returns when no peer's access is under way any more. An access that a stalled peer
@@ -161,6 +166,29 @@ type SegmentRegistrar interface {
 	// RegisterSegments is Register for pieces that count as one run of bytes in their order. Some, or all, may be empty.
 	// segs itself is kept too.
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
+}
+
+// PieceRegistrar is an [Endpoint] that may register several pieces of memory together, because its device has a limited number of
+// registrations.
+type PieceRegistrar interface {
+	// RegisterPieces is Register for all of segs, of which none may be empty. handles[i] describes segs[i]. A Memory of mems covers one or
+	// several pieces: the bytes of these, and no others. After an error nothing is registered.
+	RegisterPieces(segs [][]byte, access Access) (mems []Memory, handles []Handle, err error)
+}
+
+// RegisterEach registers each piece by a call of Register of e. Its results are those of [PieceRegistrar.RegisterPieces].
+func RegisterEach(e Endpoint, segs [][]byte, access Access) (mems []Memory, handles []Handle, err error) {
+	for _, s := range segs {
+		m, err := e.Register(s, access)
+		if err != nil {
+			for _, m := range mems {
+				m.Close()
+			}
+			return nil, nil, err
+		}
+		mems, handles = append(mems, m), append(handles, m)
+	}
+	return mems, handles, nil
 }
 
 // GroupDriver is an [Endpoint] that lets one goroutine receive the messages of several operations with one peer, for which that goroutine

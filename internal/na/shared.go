@@ -5,7 +5,7 @@ package na
 //
 // Its methods take the addresses of both networks. The bytes of [Endpoint.AppendAddr] and [Endpoint.ParseAddr], of [Memory.AppendHandle] and
 // [Endpoint.ParseHandle] are those of the network, because peers on other hosts, and peers without shared memory, read these alone. Each
-// [Memory] that it registers is a [SharedHandle]. It is no [SegmentRegistrar], because the two networks would have to agree on the number of segments.
+// [Handle] of its memory is a [SharedHandle]. It is no [SegmentRegistrar], because the two networks would have to agree on the number of segments.
 type SharedMemory interface {
 	Endpoint
 	// Shares reports whether messages to a travel over shared memory.
@@ -21,9 +21,9 @@ type SharedMemory interface {
 	ParseHandles(network, shared []byte) (RemoteMemory, error)
 }
 
-// SharedHandle is a [Memory] of an endpoint with [SharedMemory].
+// SharedHandle is a [Handle] of an endpoint with [SharedMemory].
 type SharedHandle interface {
-	Memory
+	Handle
 	// AppendSharedHandle appends the description with which a peer reaches the memory over shared memory.
 	AppendSharedHandle(b []byte) []byte
 }

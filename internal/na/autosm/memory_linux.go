@@ -6,8 +6,10 @@ import "cinnabar/internal/na"
 type memory struct{ near, network na.Memory }
 
 var (
-	_ na.SharedHandle = (*memory)(nil)
-	_ na.LateMemory   = (*memory)(nil)
+	_ na.SharedHandle   = (*memory)(nil)
+	_ na.LateMemory     = (*memory)(nil)
+	_ na.SharedHandle   = (*handle)(nil)
+	_ na.PieceRegistrar = (*Endpoint)(nil)
 )
 
 // Register implements [na.Endpoint].
@@ -22,6 +24,38 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 		return nil, err
 	}
 	return &memory{near, network}, nil
+}
+
+// handle is a piece of memory of RegisterPieces. It implements [na.SharedHandle].
+type handle struct{ near, network na.Handle }
+
+// AppendHandle implements [na.Handle].
+func (h *handle) AppendHandle(b []byte) []byte { return h.network.AppendHandle(b) }
+
+// AppendSharedHandle implements [na.SharedHandle].
+func (h *handle) AppendSharedHandle(b []byte) []byte { return h.near.AppendHandle(b) }
+
+// RegisterPieces implements [na.PieceRegistrar]. Only the network may register pieces together. mems has the memory of both networks.
+func (e *Endpoint) RegisterPieces(segs [][]byte, access na.Access) (mems []na.Memory, handles []na.Handle, err error) {
+	pieces, ok := e.network.(na.PieceRegistrar)
+	if !ok {
+		return na.RegisterEach(e, segs, access)
+	}
+	mems, network, err := pieces.RegisterPieces(segs, access)
+	if err != nil {
+		return nil, nil, err
+	}
+	near, handles, err := na.RegisterEach(e.near, segs, access)
+	if err != nil {
+		for _, m := range mems {
+			m.Close()
+		}
+		return nil, nil, err
+	}
+	for i := range handles {
+		handles[i] = &handle{near: handles[i], network: network[i]}
+	}
+	return append(mems, near...), handles, nil
 }
 
 // AppendHandle implements [na.Memory].

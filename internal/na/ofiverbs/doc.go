@@ -10,8 +10,9 @@
 //   - An origin is the address that a handler gets with a request: the peer, and the connection over which the request came.
 //   - A conn is a queue pair with a completion queue and buffers of its own. A packet is a message on it, and a credit is the right to
 //     send one: the receiver has posted a receive for it.
-//   - Memory is a region of the device, registered with exactly the rights that peers have. A transfer is a Get or Put, cut into RDMA
-//     reads or writes of 1 MiB and less, between the memory of the two programs.
+//   - Memory is a region of the device, registered with exactly the rights that peers have. It covers one segment of the program's memory, or several
+//     that are neighbours (mergeNeighbours). A transfer is a Get or Put, cut into RDMA reads or writes of 1 MiB and less, between the
+//     memory of the two programs.
 //
 // Use:
 //

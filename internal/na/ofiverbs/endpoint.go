@@ -78,7 +78,10 @@ type Endpoint struct {
 	arrivals arrivals
 }
 
-var _ na.Endpoint = (*Endpoint)(nil)
+var (
+	_ na.Endpoint       = (*Endpoint)(nil)
+	_ na.PieceRegistrar = (*Endpoint)(nil)
+)
 
 // Addr implements [na.Endpoint].
 func (e *Endpoint) Addr() na.Addr { return e.own }

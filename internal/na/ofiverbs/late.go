@@ -139,7 +139,7 @@ func (p *peer) withhold(tag uint32) *conn {
 
 // findHandles searches request for handles of the endpoint's open memory, and adds each memory that it finds to the call.
 func (e *Endpoint) findHandles(call *lateCall, request []byte) {
-	found := make(map[remote]bool)
+	found := make(map[uint32][]remote) // by key, because the pieces of one region have handles with the same key
 	for at := 0; ; at++ {
 		i := bytes.Index(request[at:], handleMark)
 		if i < 0 {
@@ -148,7 +148,7 @@ func (e *Endpoint) findHandles(call *lateCall, request []byte) {
 		at += i
 		if start := at - offHandlePieces; start >= 0 && start+handleLen <= len(request) {
 			if r, err := parseHandle(request[start : start+handleLen]); err == nil {
-				found[r] = true
+				found[r.at.RKey] = append(found[r.at.RKey], r)
 			}
 		}
 	}
@@ -158,8 +158,8 @@ func (e *Endpoint) findHandles(call *lateCall, request []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for m := range e.memory {
-		if r := m.remote(); found[r] {
-			call.mem = append(call.mem, &lateHandle{call: call, m: m, size: r.size})
+		if slices.ContainsFunc(found[m.mr.RKey()], func(r remote) bool { return m.has(&r) }) {
+			call.mem = append(call.mem, &lateHandle{call: call, m: m, size: uint64(m.mr.Len())})
 		}
 	}
 }
