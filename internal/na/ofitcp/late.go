@@ -15,6 +15,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // This protocol can refuse an access to memory only by ending the connection. A server does not learn that its caller has given
@@ -33,21 +34,12 @@ import (
 // A read of kept memory returns a copy of the program's slices, or the memory itself if that came from the engine. A write to
 // kept memory is discarded. Accesses of other peers than the servers of the calls are refused.
 
-// A connection remembers up to maxLateCalls given-up calls with up to maxLateHandles handles in their requests; one call may have
-// more handles. Beyond these limits it forgets the oldest calls.
-const (
-	maxLateCalls   = 4096
-	maxLateHandles = 1 << 16
-)
-
 // lates holds the given-up calls of an endpoint with handles of its memory in their requests. It is safe for concurrent use.
 type lates struct {
-	n  atomic.Int64   // number of calls
-	wg sync.WaitGroup // counts kept memory
+	calls peerbook.GivenUp[*conn, *lateCall] // guarded by mu, except Len
+	wg    sync.WaitGroup                     // counts kept memory
 
 	mu invariants.Mutex // lock order: after the locks of connections and peers, before those of the memory table
-	// +checklocks:mu
-	conns map[*conn]*lateCalls
 	// kept holds the kept memory, the one that expires first at the front.
 	// +checklocks:mu
 	kept list.List
@@ -57,19 +49,10 @@ type lates struct {
 	closed bool
 }
 
-// lateCalls holds the given-up calls of one connection.
-type lateCalls struct {
-	byTag   map[uint32]*lateCall
-	order   []*lateCall // the oldest first; calls that are over may still be in it
-	handles int         // number of handles in the requests of byTag
-}
-
 // lateCall is a given-up call. Its server may still access the memory.
 type lateCall struct {
 	c    *conn
-	tag  uint32
 	name string
-	over bool
 	mem  []*lateHandle
 }
 
@@ -122,7 +105,7 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 	if c == nil {
 		return
 	}
-	call := &lateCall{c: c, tag: tag}
+	call := &lateCall{c: c}
 	known := make(map[uint64]struct{})
 	for at := 0; ; {
 		i := bytes.Index(request[at:], handleMark)
@@ -147,7 +130,7 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 		return
 	}
 	call.name = name()
-	e.late.add(call, &e.mem)
+	e.late.add(call, tag, &e.mem)
 	if !p.expected.Has(tag) { // the response has come, or the connection has ended
 		e.late.answered(c, uint64(tag))
 	}
@@ -179,37 +162,16 @@ func (p *peer) withhold(tag uint32) *conn {
 func (it *item) tag() uint32 { return uint32(header(it.msg).word(baseLen)) }
 
 // add enters a call into lates, unless the call's connection has ended.
-func (l *lates) add(call *lateCall, table *memoryTable) {
+func (l *lates) add(call *lateCall, tag uint32, table *memoryTable) {
 	l.mu.Lock()
 	if call.c.dead.Load() {
 		l.mu.Unlock()
 		return
 	}
-	of := l.conns[call.c]
-	if of == nil {
-		of = &lateCalls{byTag: map[uint32]*lateCall{}}
-		if l.conns == nil {
-			l.conns = map[*conn]*lateCalls{}
-		}
-		l.conns[call.c] = of
-	}
 	var over []*memory
-	if old := of.byTag[call.tag]; old != nil { // the tags have wrapped around
-		over = l.endLocked(of, old, over)
+	for _, old := range l.calls.Add(call.c, tag, call, len(call.mem)) {
+		over = l.endLocked(old, over)
 	}
-	for len(of.byTag) > 0 && (len(of.byTag) >= maxLateCalls || of.handles+len(call.mem) > maxLateHandles) {
-		if oldest := of.order[0]; !oldest.over {
-			over = l.endLocked(of, oldest, over)
-		}
-		of.order = of.order[1:]
-	}
-	if len(of.order) >= 2*maxLateCalls {
-		of.order = slices.DeleteFunc(of.order, func(o *lateCall) bool { return o.over })
-	}
-	of.byTag[call.tag] = call
-	of.order = append(of.order, call)
-	of.handles += len(call.mem)
-	l.n.Add(1)
 	for _, h := range call.mem {
 		h.enterLocked(table.find(h.key))
 	}
@@ -235,15 +197,13 @@ func (h *lateHandle) enterLocked(m *memory) {
 
 // answered ends the call with that tag, because its server has responded and therefore no longer accesses the memory.
 func (l *lates) answered(c *conn, tag uint64) {
-	if l.n.Load() == 0 || tag >= 1<<32 {
+	if l.calls.Len() == 0 || tag >= 1<<32 {
 		return
 	}
 	l.mu.Lock()
 	var over []*memory
-	if of := l.conns[c]; of != nil {
-		if call := of.byTag[uint32(tag)]; call != nil {
-			over = l.endLocked(of, call, over)
-		}
+	if call, ok := l.calls.Answered(c, uint32(tag)); ok {
+		over = l.endLocked(call, over)
 	}
 	l.mu.Unlock()
 	l.finish(over)
@@ -251,29 +211,22 @@ func (l *lates) answered(c *conn, tag uint64) {
 
 // lost ends the calls of a connection that has ended.
 func (l *lates) lost(c *conn) {
-	if l.n.Load() == 0 {
+	if l.calls.Len() == 0 {
 		return
 	}
 	l.mu.Lock()
 	var over []*memory
-	if of := l.conns[c]; of != nil {
-		for _, call := range of.byTag {
-			over = l.endLocked(of, call, over)
-		}
-		delete(l.conns, c)
+	for _, call := range l.calls.Lost(c) {
+		over = l.endLocked(call, over)
 	}
 	l.mu.Unlock()
 	l.finish(over)
 }
 
-// endLocked ends a call of a connection. It appends to over the kept memory that no other given-up call has a handle of.
+// endLocked removes the handles of a call that is over. It appends to over the kept memory that no other given-up call has a handle of.
 //
 // +checklocks:l.mu
-func (l *lates) endLocked(of *lateCalls, call *lateCall, over []*memory) []*memory {
-	call.over = true
-	delete(of.byTag, call.tag)
-	of.handles -= len(call.mem)
-	l.n.Add(-1)
+func (l *lates) endLocked(call *lateCall, over []*memory) []*memory {
 	for _, h := range call.mem {
 		m := h.m
 		h.m = nil
@@ -353,17 +306,15 @@ func (l *lates) serves(c *conn, k *memory) bool {
 // explain returns the error of an access by the peer of c to a key from a handle of a given-up call, and nil for other keys.
 // k is the kept memory under the key, nil if there is none.
 func (l *lates) explain(c *conn, key uint64, k *memory) error {
-	if l.n.Load() == 0 {
+	if l.calls.Len() == 0 {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.conns[c]; of != nil {
-		for _, call := range of.byTag {
-			for _, h := range call.mem {
-				if h.key == key {
-					return h.explain(h.gone)
-				}
+	for call := range l.calls.Of(c) {
+		for _, h := range call.mem {
+			if h.key == key {
+				return h.explain(h.gone)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // lateCaller is an endpoint with a request to a raw peer that it has given up.
@@ -47,7 +48,7 @@ func giveUpWith(t *testing.T, cfg Config, tag uint32, register func(e *Endpoint)
 // wantLates checks how many calls the endpoint remembers.
 func (l *lateCaller) wantLates(t *testing.T, n int64) {
 	t.Helper()
-	until(t, fmt.Sprintf("%d late calls", n), func() bool { return l.e.late.n.Load() == n })
+	until(t, fmt.Sprintf("%d late calls", n), func() bool { return l.e.late.calls.Len() == n })
 }
 
 func keyOf(m na.Memory) uint64 { return m.(*memory).key }
@@ -117,7 +118,7 @@ func TestGiveUpAfterTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.GiveUp(to, 1, m.AppendHandle(nil), func() string { return "quick" })
-	if n := e.late.n.Load(); n != 0 {
+	if n := e.late.calls.Len(); n != 0 {
 		t.Errorf("%d calls are remembered", n)
 	}
 }
@@ -129,20 +130,19 @@ func TestLateCallsAreBounded(t *testing.T) {
 		mem, _ = e.Register(make([]byte, 10), na.ReadOnly)
 		return []na.Memory{mem}
 	})
-	recv := make([]*call, 3*maxLateCalls)
+	recv := make([]*call, 3*peerbook.MaxGivenUp)
 	for i := range recv {
 		tag := uint32(i + 1)
 		recv[i] = newCall()
 		l.e.RecvExpected(&recv[i].op, l.to, tag, make([]byte, 10))
 		l.e.GiveUp(l.to, tag, mem.AppendHandle(nil), func() string { return "many" })
 	}
-	if n := l.e.late.n.Load(); n != maxLateCalls {
-		t.Errorf("%d calls are remembered, want %d", n, maxLateCalls)
+	if n := l.e.late.calls.Len(); n != peerbook.MaxGivenUp {
+		t.Errorf("%d calls are remembered, want %d", n, peerbook.MaxGivenUp)
 	}
 	l.e.late.mu.Lock()
-	of := l.e.late.conns[l.to.(*peer).conn.Load()]
-	if known, listed := len(mem.(*memory).late.handles), len(of.order); known != maxLateCalls || listed > 2*maxLateCalls {
-		t.Errorf("the memory knows %d calls, want %d; %d are listed", known, maxLateCalls, listed)
+	if known := len(mem.(*memory).late.handles); known != peerbook.MaxGivenUp {
+		t.Errorf("the memory knows %d calls, want %d", known, peerbook.MaxGivenUp)
 	}
 	l.e.late.mu.Unlock()
 	_ = l.c.Close()
@@ -249,12 +249,10 @@ func TestGiveUpWhileMemoryIsClosed(t *testing.T) {
 		return "late"
 	})
 	e.late.mu.Lock()
-	for _, of := range e.late.conns {
-		for _, call := range of.byTag {
-			for _, h := range call.mem {
-				if h.m != nil {
-					t.Error("the call refers to memory that is closed and not kept")
-				}
+	for call := range e.late.calls.Of(to.(*peer).conn.Load()) {
+		for _, h := range call.mem {
+			if h.m != nil {
+				t.Error("the call refers to memory that is closed and not kept")
 			}
 		}
 	}
@@ -282,16 +280,16 @@ func TestLateHandlesAreBounded(t *testing.T) {
 		}
 		return mems[:1]
 	})
-	recv := make([]*call, maxLateHandles/each+8)
+	recv := make([]*call, peerbook.MaxGivenUpHandles/each+8)
 	for i := range recv {
 		tag := uint32(i + 1)
 		recv[i] = newCall()
 		l.e.RecvExpected(&recv[i].op, l.to, tag, make([]byte, 10))
 		l.e.GiveUp(l.to, tag, request, func() string { return "many" })
 	}
-	l.wantLates(t, maxLateHandles/each)
-	if n := mems[0].(*memory).late.n.Load(); n != maxLateHandles/each {
-		t.Errorf("the memory knows %d handles, want %d", n, maxLateHandles/each)
+	l.wantLates(t, peerbook.MaxGivenUpHandles/each)
+	if n := mems[0].(*memory).late.n.Load(); n != peerbook.MaxGivenUpHandles/each {
+		t.Errorf("the memory knows %d handles, want %d", n, peerbook.MaxGivenUpHandles/each)
 	}
 	_ = l.c.Close()
 	for _, op := range recv {
@@ -368,7 +366,7 @@ func TestGiveUpOfAQueuedRequest(t *testing.T) {
 	e.Cancel(&recv.op)
 	wantKind(t, send.park(t), na.Canceled)
 	wantKind(t, recv.park(t), na.Canceled)
-	if n := e.late.n.Load(); n != 0 {
+	if n := e.late.calls.Len(); n != 0 {
 		t.Errorf("%d calls are remembered", n)
 	}
 	_ = c.Close()

@@ -12,6 +12,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // A device refuses an access to memory by ending the connection. A server does not learn that its caller has given up a call, so it may
@@ -31,39 +32,21 @@ import (
 // deregistered. The endpoint keeps no memory that the program has mapped, because the program may unmap it after Close, and the address may then
 // have bytes that no peer may read.
 
-// A connection remembers up to maxLateCalls given-up calls with up to maxLateHandles handles in their requests; one call may have
-// more handles. Beyond these limits it forgets the oldest calls.
-const (
-	maxLateCalls   = 4096
-	maxLateHandles = 1 << 16
-)
-
 // lates holds the given-up calls of an endpoint that have handles of the endpoint's memory in their requests. It is safe for concurrent use.
 type lates struct {
-	n atomic.Int64 // number of calls
+	calls peerbook.GivenUp[*conn, *lateCall] // guarded by mu, except Len
 
 	mu invariants.Mutex // lock order: after those of connections and peers, before that of the endpoint
-	// +checklocks:mu
-	conns map[*conn]*lateCalls
 	// +checklocks:mu
 	kept map[*memory]struct{}
 	// +checklocks:mu
 	closed bool
 }
 
-// lateCalls holds the given-up calls of one connection.
-type lateCalls struct {
-	byTag   map[uint32]*lateCall
-	order   []*lateCall // the oldest first; calls that are over may still be in it
-	handles int         // number of handles in the requests of byTag
-}
-
 // lateCall is a given-up call. Its server may still access the memory of mem.
 type lateCall struct {
 	c    *conn
-	tag  uint32
 	name string
-	over bool
 	mem  []*lateHandle
 }
 
@@ -101,13 +84,13 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 	if c == nil {
 		return
 	}
-	call := &lateCall{c: c, tag: tag}
+	call := &lateCall{c: c}
 	e.findHandles(call, request)
 	if len(call.mem) == 0 {
 		return
 	}
 	call.name = name()
-	over := e.late.add(call)
+	over := e.late.add(call, tag)
 	if !p.expected.Has(tag) { // the response has come, or the connection has ended
 		over = append(over, e.late.answered(c, tag)...)
 	}
@@ -166,36 +149,15 @@ func (e *Endpoint) findHandles(call *lateCall, request []byte) {
 
 // add enters a call into lates, unless the call's connection has ended. Like the other methods of lates, it returns in over the kept memory
 // that no given-up call needs any more; the caller passes over to endKept after it has released its locks.
-func (l *lates) add(call *lateCall) (over []*memory) {
+func (l *lates) add(call *lateCall, tag uint32) (over []*memory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if call.c.dead.Load() {
 		return nil
 	}
-	of := l.conns[call.c]
-	if of == nil {
-		of = &lateCalls{byTag: map[uint32]*lateCall{}}
-		if l.conns == nil {
-			l.conns = map[*conn]*lateCalls{}
-		}
-		l.conns[call.c] = of
+	for _, old := range l.calls.Add(call.c, tag, call, len(call.mem)) {
+		over = l.endLocked(old, over)
 	}
-	if old := of.byTag[call.tag]; old != nil { // the tags have wrapped around
-		over = l.endLocked(of, old, over)
-	}
-	for len(of.byTag) > 0 && (len(of.byTag) >= maxLateCalls || of.handles+len(call.mem) > maxLateHandles) {
-		if oldest := of.order[0]; !oldest.over {
-			over = l.endLocked(of, oldest, over)
-		}
-		of.order = of.order[1:]
-	}
-	if len(of.order) >= 2*maxLateCalls {
-		of.order = slices.DeleteFunc(of.order, func(o *lateCall) bool { return o.over })
-	}
-	of.byTag[call.tag] = call
-	of.order = append(of.order, call)
-	of.handles += len(call.mem)
-	l.n.Add(1)
 	for _, h := range call.mem {
 		if h.m.late.closed { // because the program closed it after findHandles
 			h.m, h.closed = nil, time.Now()
@@ -209,41 +171,34 @@ func (l *lates) add(call *lateCall) (over []*memory) {
 
 // answered ends the call with that tag, because its server has responded and therefore no longer accesses the memory.
 func (l *lates) answered(c *conn, tag uint32) (over []*memory) {
-	if l.n.Load() == 0 {
+	if l.calls.Len() == 0 {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.conns[c]; of != nil && of.byTag[tag] != nil {
-		over = l.endLocked(of, of.byTag[tag], nil)
+	if call, ok := l.calls.Answered(c, tag); ok {
+		over = l.endLocked(call, nil)
 	}
 	return over
 }
 
 // lost ends the calls of a connection that has ended.
 func (l *lates) lost(c *conn) (over []*memory) {
-	if l.n.Load() == 0 {
+	if l.calls.Len() == 0 {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.conns[c]; of != nil {
-		for _, call := range of.byTag {
-			over = l.endLocked(of, call, over)
-		}
-		delete(l.conns, c)
+	for _, call := range l.calls.Lost(c) {
+		over = l.endLocked(call, over)
 	}
 	return over
 }
 
-// endLocked ends a call of a connection. It appends to over the kept memory that no other given-up call has a handle of.
+// endLocked removes the handles of a call that is over. It appends to over the kept memory that no other given-up call has a handle of.
 //
 // +checklocks:l.mu
-func (l *lates) endLocked(of *lateCalls, call *lateCall, over []*memory) []*memory {
-	call.over = true
-	delete(of.byTag, call.tag)
-	of.handles -= len(call.mem)
-	l.n.Add(-1)
+func (l *lates) endLocked(call *lateCall, over []*memory) []*memory {
 	for _, h := range call.mem {
 		m := h.m
 		if h.m = nil; m == nil {
@@ -397,16 +352,12 @@ func (e *lateError) Unwrap() error { return e.err }
 // explain returns an error for the end of c with the cause err, which the device has reported. The device does not name the memory that the
 // peer has accessed. Therefore the text also names memory of a given-up call to the peer that is closed and not kept, if there is any.
 func (l *lates) explain(c *conn, err error) error {
-	if l.n.Load() == 0 {
+	if l.calls.Len() == 0 {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.conns[c]
-	if of == nil {
-		return err
-	}
-	for _, call := range of.byTag {
+	for call := range l.calls.Of(c) {
 		for _, h := range call.mem {
 			if h.m == nil && !h.closed.IsZero() {
 				text := fmt.Sprintf("the peer may have accessed memory of %d bytes that was exposed for the call %s, which was given up; the memory was closed %v ago",
