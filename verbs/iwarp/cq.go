@@ -69,6 +69,7 @@ type cq struct {
 	attached []*conn
 
 	ready    atomic.Int64            // count, for the look before the lock
+	ended    atomic.Bool             // closed or overrun, for the same
 	asleep   atomic.Pointer[conn]    // the connection with a goroutine asleep in its seat; nil: none
 	armedNow atomic.Bool             // armed is not disarmed
 	conns    atomic.Pointer[[]*conn] // copy of attached for Poll
@@ -98,6 +99,9 @@ func (q *cq) Poll(wc []verbs.WC) (int, error) {
 		q.drive()
 		if q.ready.Load() == 0 {
 			poller.Look(q.vain.Add(1))
+			if !q.ended.Load() {
+				return 0, nil
+			}
 		}
 	}
 	return q.take(wc)
@@ -213,6 +217,7 @@ func (q *cq) add(e cqe, solicited bool) {
 	if q.count == q.depth {
 		first := !q.overrun
 		q.overrun = true
+		q.ended.Store(true)
 		e.slots.Add(-e.n) // the completion is lost, so no poll will free the entries
 		q.signalLocked()
 		q.mu.Unlock()
@@ -290,6 +295,7 @@ func (q *cq) Close() error {
 			return verbs.Errorf("close completion queue", verbs.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users.Users())
 		}
 		q.closed = true
+		q.ended.Store(true)
 		q.dev.cqs.Add(-1)
 		q.signalLocked()
 	}
