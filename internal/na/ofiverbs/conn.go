@@ -49,7 +49,7 @@ type conn struct {
 	stop   chan struct{} // closed by fail
 	gone   chan struct{} // closed when the objects of the connection are released and it is no longer counted
 	dead   atomic.Bool   // set by fail
-	later  atomic.Bool   // flushSoon or gather has left work to the next call of flushLater
+	later  atomic.Bool   // flushSoonLocked or gather has left work to the next call of flushLater
 	resume chan struct{} // capacity 1: the goroutine of the connection may have to poll again
 
 	source   progress.Source
@@ -78,9 +78,12 @@ type conn struct {
 	// handed is true if the handler took a request during this poll and returned no task for it, because it runs on another goroutine.
 	// +checklocks:polling
 	handed bool
-	// again holds receives that are posted again at the end of the poll.
+	// again holds receives that settle posts again.
 	// +checklocks:polling
 	again []verbs.RecvWR
+	// freed holds the slots of the sends that have completed during this poll.
+	// +checklocks:polling
+	freed []int
 	// over holds what a completion has ended, until it is finished.
 	// +checklocks:polling
 	over endings
@@ -315,15 +318,20 @@ func (c *conn) returnReceives() error {
 
 // push queues it, and posts it if there is room. It returns false if the connection is dead. The caller holds no lock.
 func (c *conn) push(it item) bool {
-	if !c.enqueue(it) {
-		return false
+	gathers := it.request && c.peer.expected.Len() > gatherFrom
+	var buf [fewEndings]ended
+	list := endings(buf[:0])
+	c.mu.Lock()
+	queued := c.enqueueLocked(it)
+	if queued && !gathers {
+		list = c.flushSoonLocked(list)
 	}
-	if it.request && c.peer.expected.Len() > gatherFrom {
+	c.mu.Unlock()
+	list.finish()
+	if queued && gathers {
 		c.gather()
-	} else {
-		c.flushSoon()
 	}
-	return true
+	return queued
 }
 
 const (
@@ -346,36 +354,33 @@ func (c *conn) gather() {
 	}
 }
 
-// flushSoon calls flush, or leaves the work to the next call of flushLater. It leaves the work if a goroutine between tend and leave exists and
-// messages are under way, because that goroutine then posts this work and further work by one call of the device.
-func (c *conn) flushSoon() {
-	var buf [fewEndings]ended
-	c.mu.Lock()
+// flushSoonLocked is flushLocked, or leaves the work to the next call of flushLater. It leaves the work if a goroutine between tend and leave
+// exists and messages are under way, because that goroutine then posts this work and further work by one call of the device.
+//
+// +checklocks:c.mu
+func (c *conn) flushSoonLocked(list endings) endings {
 	if c.tended > 0 && len(c.free) < c.shape.slots {
 		c.later.Store(true)
-		c.mu.Unlock()
-		return
+		return list
 	}
-	list := c.flushLocked(buf[:0])
-	c.mu.Unlock()
-	list.finish()
+	return c.flushLocked(list)
 }
 
-// flushLater posts the work that flushSoon has left to it.
+// flushLater posts the work that flushSoonLocked has left to it.
 func (c *conn) flushLater() {
 	if c.later.Load() && c.later.Swap(false) {
 		c.flush()
 	}
 }
 
-// tend permits flushSoon to leave work. The caller calls flushLater after each poll, and leave in the end.
+// tend permits flushSoonLocked to leave work. The caller calls flushLater after each poll, and leave in the end.
 func (c *conn) tend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tended++
 }
 
-// leave undoes tend, and posts the work that flushSoon has left.
+// leave undoes tend, and posts the work that flushSoonLocked has left.
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.tended--
@@ -387,6 +392,13 @@ func (c *conn) leave() {
 func (c *conn) enqueue(it item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.enqueueLocked(it)
+}
+
+// enqueueLocked is enqueue for a caller that holds the lock.
+//
+// +checklocks:c.mu
+func (c *conn) enqueueLocked(it item) bool {
 	if c.end != nil {
 		return false
 	}
@@ -572,40 +584,58 @@ func (c *conn) poll() int {
 		return 0
 	}
 	if n == 0 {
+		if len(c.again) > 0 {
+			c.settle(true)
+		}
 		return 0
 	}
 	c.polls.Add(1)
 	for i := range c.wcs[:n] {
 		c.completed(&c.wcs[i])
 	}
-	c.postAgain()
-	c.flush()
+	c.settle(false)
 	return n
 }
 
-// postAgain posts the receives in again, all by one call.
+// againPart is the part of a connection's own receives, 1 of againPart, up to which settle leaves them unposted.
+const againPart = 8
+
+// settle frees the slots of completed sends, posts receives again, and posts all work for which there is room. A few receives of the
+// connection's own queue are left to the next poll without a completion, at which idle is true, because posting them would delay the answer to the
+// packets that have come.
 //
 // +checklocks:c.polling
-func (c *conn) postAgain() {
-	n := len(c.again)
-	if n == 0 {
-		return
+func (c *conn) settle(idle bool) {
+	var buf [fewEndings]ended
+	list := endings(buf[:0])
+	over := 0
+	c.mu.Lock()
+	c.free = append(c.free, c.freed...)
+	c.freed = c.freed[:0]
+	if n := len(c.again); n > 0 {
+		c.open, c.ending.heard = true, true
+		if idle || c.shared != nil || n > c.shape.receives/againPart {
+			over = c.postAgainLocked()
+			c.again = c.again[:0]
+		}
 	}
-	if over := c.postAgainTo(); over > 0 {
+	if over == 0 {
+		list = c.flushLocked(list)
+	}
+	c.mu.Unlock()
+	list.finish()
+	if over > 0 {
 		c.violated(fmt.Errorf("%d packets more than the peer has credits for", over))
 	}
-	c.again = c.again[:0]
 }
 
-// postAgainTo posts the receives in again to their queue. It returns the number of packets among them that the peer had no credits for, which
-// only a peer with a place in a shared queue can send.
+// postAgainLocked posts the receives in again to their queue, all by one call. It returns the number of packets among them that the peer had no
+// credits for, which only a peer with a place in a shared queue can send.
 //
 // +checklocks:c.polling
-func (c *conn) postAgainTo() (over int) {
+// +checklocks:c.mu
+func (c *conn) postAgainLocked() (over int) {
 	n := len(c.again)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open, c.ending.heard = true, true
 	var err error
 	if c.shared == nil {
 		_, err = c.qp.PostRecv(c.again)
@@ -652,9 +682,7 @@ func (c *conn) completed(wc *verbs.WC) {
 	switch {
 	case err != nil:
 	case wc.ID&idKind == idSend:
-		c.mu.Lock()
-		c.free = append(c.free, slot)
-		c.mu.Unlock()
+		c.freed = append(c.freed, slot)
 	case wc.ID&idKind == idReceive:
 		c.received(slot, wc)
 	case wc.ID&idKind == idProbe:

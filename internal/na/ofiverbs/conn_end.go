@@ -23,7 +23,7 @@ func (c *conn) endNow(kind na.Kind, err error, onlyIdle bool) bool {
 		return false
 	}
 	var list endings
-	if kind == na.Closed { // because responses that cork or flushSoon has held back must be sent
+	if kind == na.Closed { // because responses that cork or flushSoonLocked has held back must be sent
 		c.corked = false
 		list = c.flushLocked(nil)
 	}

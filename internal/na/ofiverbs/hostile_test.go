@@ -44,8 +44,9 @@ func TestPeerByHand(t *testing.T) {
 		c.put(t, r.request(c, uint32(i), ""))
 		m := c.next(t)
 		if m.kind == kindCredit {
-			if want := uint64(server.shape.receives / 2); m.credits != want {
-				t.Errorf("a grant of %d, want %d", m.credits, want)
+			half := uint64(server.shape.receives / 2)
+			if m.credits < half || m.credits >= half+half/2 {
+				t.Errorf("a grant of %d, want one of %d, or of the few packets more that have come meanwhile", m.credits, half)
 			}
 			return
 		}
