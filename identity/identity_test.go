@@ -48,8 +48,8 @@ func TestTokenIsHidden(t *testing.T) {
 	if again, err := ParseToken(" " + tok.Reveal() + "\r\n"); err != nil || again != tok {
 		t.Fatalf("%v, %v", again, err)
 	}
-	if tok == NewToken() {
-		t.Error("two tokens are equal")
+	if other := NewToken(); tok == other || tok.Equal(other) || !tok.Equal(tok) || tok.Equal(Token{}) {
+		t.Error("two tokens are equal, or one is not equal to itself")
 	}
 	text, err := json.Marshal(struct{ T Token }{tok})
 	if err != nil {

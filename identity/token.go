@@ -128,6 +128,9 @@ func private(path string, info fs.FileInfo) error {
 // IsZero reports whether t is none.
 func (t Token) IsZero() bool { return t.secret == "" }
 
+// Equal reports whether both are the same token, in a time that does not depend on their bytes.
+func (t Token) Equal(u Token) bool { return hmac.Equal([]byte(t.secret), []byte(u.secret)) }
+
 // Reveal returns the text of the token for a file that other processes read.
 func (t Token) Reveal() string {
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString([]byte(t.secret))

@@ -40,6 +40,7 @@ func Describe(p Part, b []byte) (name string, fields []slog.Attr, err error) {
 			return "", nil, fmt.Errorf("%d bytes that are no message of the fast protocol", len(b))
 		}
 		return fastNames[m.kind], describeFast(m), nil
+	default: // private data
 	}
 	if !isOurs(b) {
 		return "", nil, errors.New("private data of another program")
@@ -57,6 +58,7 @@ func Describe(p Part, b []byte) (name string, fields []slog.Attr, err error) {
 			return "", nil, err
 		}
 		return "choice", []slog.Attr{slog.String("transfer", a.protocol.String()), slog.Uint64("chunk", uint64(a.chunk)), slog.Uint64("buffers", uint64(a.buffers))}, nil
+	default: // a refusal
 	}
 	v, ok := parseRefusal(b)
 	if !ok {

@@ -21,6 +21,7 @@ import (
 // secured are the commands that listen or dial with an engine.
 var secured = []string{
 	"perf serve", "perf rate", "perf bw-read", "perf bw-write", "call", "ping", "query", "shutdown",
+	"top",
 	"mem serve", "mem alloc", "mem put", "mem get", "mem free", "mem stat",
 }
 

@@ -115,7 +115,7 @@ func TestForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := read(t, file)
-			if err != io.EOF || len(list) != len(want) {
+			if !errors.Is(err, io.EOF) || len(list) != len(want) {
 				t.Fatalf("%d packets, %v", len(list), err)
 			}
 			for i, p := range list {
@@ -127,7 +127,7 @@ func TestForms(t *testing.T) {
 			for n := range file { // each shorter file has the packets before its end
 				part, err := read(t, file[:n])
 				e, ok := errors.AsType[*capture.Error](err)
-				if err != io.EOF && !(ok && e.Truncated) || len(part) > len(list) {
+				if !errors.Is(err, io.EOF) && !(ok && e.Truncated) || len(part) > len(list) {
 					t.Fatalf("the first %d bytes have %d packets, %v", n, len(part), err)
 				}
 			}

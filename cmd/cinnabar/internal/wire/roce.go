@@ -242,6 +242,7 @@ func (r *roce) packet(s *capture.Segment, op *opcode, number byte, qpn, psn uint
 		m.size = 8
 		r.d.emit(m)
 		return
+	default: // a part of a message
 	}
 	f := &q.requests
 	if op.kind == opReadData {
@@ -314,6 +315,7 @@ func (r *roce) finish(s *capture.Segment, q *queuePair, f *flow, op *opcode, wor
 		m.operation = "read-data"
 		m.add("length", m.size)
 		m.belongs(answered(&q.conn.ch.reads[1-q.dir]))
+	default: // packet has decoded the others
 	}
 	if op.imm {
 		m.add("immediate", uint64(word))
