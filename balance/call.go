@@ -68,7 +68,7 @@ func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(co
 
 // once makes one attempt. The server is released if the attempt panics, too.
 func once[Out any](ctx context.Context, c *Client, s *server, attempt func(context.Context, cinnabar.Target) (Out, error)) (out Out, err error) {
-	defer func() { c.release(s, err) }()
+	defer func() { s.release(err) }()
 	return attempt(ctx, s.target)
 }
 

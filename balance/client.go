@@ -286,7 +286,7 @@ func (c *Client) Pick(ctx context.Context) (to cinnabar.Target, done func(error)
 		return nil, nil, err
 	}
 	var once sync.Once
-	return s.target, func(err error) { once.Do(func() { c.release(s, err) }) }, nil
+	return s.target, func(err error) { once.Do(func() { s.release(err) }) }, nil
 }
 
 // acquire chooses a server and counts a call of it. It prefers those that the call has not tried.

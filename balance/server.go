@@ -102,7 +102,8 @@ func (s *server) failLocked(err error) {
 }
 
 // release ends a call of the server, and marks the server if the error says that it is draining or lost.
-func (c *Client) release(s *server, err error) {
+func (s *server) release(err error) {
+	c := s.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.calls--
