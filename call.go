@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codec/cereal"
 	"cinnabar/codes"
+	"cinnabar/internal/codecplan"
 	"cinnabar/internal/envelope"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
@@ -36,6 +39,18 @@ type handler[In, Out any] struct {
 	short func(context.Context, In) (Out, error)
 	long  func(*Call[In, Out])
 	calls sync.Pool // of *Call[In, Out] to be used again, all zero
+	held  bool      // the program may refer to In or out of a Call of the short form, because their own methods encode them
+}
+
+// init finds out what the program can hold of a Call.
+func (h *handler[In, Out]) init() {
+	h.held = codecplan.HoldsCustom(reflect.TypeFor[In](), keepsNoReceiver) || codecplan.HoldsCustom(reflect.TypeFor[Out](), keepsNoReceiver)
+}
+
+// keepsNoReceiver reports whether t is a type of this module with an encoding of its own, whose methods do not keep their receivers. A type
+// of the program may, for example if it refers to an array in itself.
+func keepsNoReceiver(t reflect.Type) bool {
+	return t == reflect.TypeFor[BulkHandle]() || t == reflect.TypeFor[cereal.Rest]()
 }
 
 // errAnswered is the cause of the error of a second answer to a call.
@@ -90,8 +105,9 @@ func (w *work[In, Out]) Serve() {
 	case c.decode():
 		c.handle()
 	}
-	// The program holds a Call of the long form, an interceptor may have left the handler running, and package native keeps the arguments.
-	c.done = c.h.long == nil && c.s.native == nil && !c.s.svc.e.hooked() && c.s.holds.Load() == 1
+	// The program holds a Call of the long form, and perhaps parts of types of its own; an interceptor may have left the handler running; and
+	// package native keeps the arguments.
+	c.done = c.h.long == nil && !c.h.held && c.s.native == nil && !c.s.svc.e.hooked() && c.s.holds.Load() == 1
 	normally = true
 }
 

@@ -222,6 +222,7 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 		svc.named, svc.pool = standard, standard.pool
 	}
 	if h != nil {
+		h.init()
 		svc.serve = h.take
 	}
 	for _, o := range opts {

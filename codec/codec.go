@@ -19,8 +19,9 @@ type Plan interface {
 	Append(b []byte, v any) ([]byte, error)
 
 	// Decode reads a value from the start of b into *v, where v is a *T, and returns how many bytes it took. Bytes
-	// after the value are the caller's business: C peers ignore them. Nothing that is stored in *v aliases b or
-	// memory that *v referred to before. When it fails, *v holds a part of the value.
+	// after the value are the caller's business: C peers ignore them. It does not keep v. Nothing that is stored in *v
+	// aliases b or memory that *v referred to before, nor *v itself unless methods of a type in *v have stored it. When
+	// it fails, *v holds a part of the value.
 	Decode(b []byte, v any) (n int, err error)
 }
 

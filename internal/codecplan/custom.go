@@ -57,6 +57,29 @@ func IsCustom(t reflect.Type) (bool, error) {
 	return true, nil
 }
 
+// HoldsCustom reports whether a value of type t has in its own memory a part of a custom type for which known is false. The methods of such a
+// part get its address.
+func HoldsCustom(t reflect.Type, known func(reflect.Type) bool) bool {
+	if known(t) {
+		return false
+	}
+	if custom, err := IsCustom(t); custom || err != nil {
+		return true
+	}
+	switch t.Kind() {
+	case reflect.Array:
+		return HoldsCustom(t.Elem(), known)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if HoldsCustom(t.Field(i).Type, known) {
+				return true
+			}
+		}
+	default:
+	}
+	return false
+}
+
 // embeddedCustom returns the name of an embedded field that lends t the methods of a custom type, unless that is a value and the only
 // field.
 func embeddedCustom(t reflect.Type) (string, bool) {

@@ -145,7 +145,7 @@ type Job struct {
 	leaves bool // Leave was called; only the handler's goroutine uses it
 }
 
-// Init prepares j for Admit, and makes r, a zero Ref that only the caller has, refer to j until the handler has returned.
+// Init prepares j for Admit, and makes r, a zero Ref that only the caller has, refer to j until the handler has returned or j is refused.
 func (j *Job) Init(w Work, p *Pool, pace *LatencyEstimator, r *Ref) {
 	j.work, j.pool, j.pace, j.ref = w, p, pace, r
 	r.pool, r.job = p, j
@@ -179,6 +179,9 @@ func (j *Job) Admit() na.Task {
 		return nil
 	}
 	victim := p.waitLocked(j)
+	if victim != nil {
+		victim.ref.job = nil // or the memory around the Ref, which a program may keep, would keep the request
+	}
 	p.mu.Unlock()
 	if victim != nil {
 		victim.work.Overloaded()

@@ -514,3 +514,28 @@ func TestLanesHistory(t *testing.T) {
 		})
 	})
 }
+
+// TestRefusedRef checks that the Ref of a refused request does not keep it, whether it was waiting or has just come.
+func TestRefusedRef(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, hold := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 1, Kind: Priority})}, make(chan struct{})
+		g.hold("a", 1, hold)
+		first, second, third := &request{peer: "b", n: 1}, &request{peer: "b", n: 2}, &request{peer: "b", n: 3, priority: 1}
+		g.run(first)
+		g.run(second)
+		g.run(third)
+		expect(t, g, "a0 b1! b2!")
+		g.pool.mu.Lock()
+		if first.Ref.job != nil || second.Ref.job != nil || third.Ref.job == nil {
+			t.Errorf("the Refs have the jobs %p, %p and %p, want only the last", first.Ref.job, second.Ref.job, third.Ref.job)
+		}
+		g.pool.mu.Unlock()
+		first.Pause()
+		first.Resume()
+		close(hold)
+		expect(t, g, "b3")
+		if s := g.pool.Stats(); s.Running != 0 || s.Waiting != 0 {
+			t.Errorf("stats in the end %+v", s)
+		}
+	})
+}

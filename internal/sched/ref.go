@@ -5,7 +5,7 @@ package sched
 // and is safe for concurrent use.
 type Ref struct {
 	pool *Pool // set by Job.Init
-	job  *Job  // nil after the end of the handler; the pool's lock guards it from Job.Admit on
+	job  *Job  // nil after the end of the handler, or a refusal; the pool's lock guards it from Job.Admit on
 }
 
 // Pause records that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
