@@ -110,7 +110,7 @@ func (s *scope) Value(key any) any {
 	if key == (hostquota.ContextKey{}) && s.from != nil {
 		return s.from.Account().Host()
 	}
-	if key == (audit.ContextKey{}) {
+	if key == (audit.ContextKey{}) && s.from != nil {
 		return audit.Recorder(func(e audit.Event, cause string) { s.svc.e.audit(s, e, cause) })
 	}
 	return s.lifetime().Value(key)

@@ -226,7 +226,7 @@ func wildHandlers(t *testing.T, end string) {
 				}
 			case <-time.After(time.Millisecond):
 			}
-			server.Inventory()
+			server.State(-1)
 		}
 	})
 	for n := range uint32(clients) {
