@@ -128,7 +128,11 @@ func (p *peer) connect(ctx context.Context) (*conn, uint32, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	flow := cmRequest{port: e.self.Port(), flow: flowOn, eager: eagerLimit, receives: uint32(e.shape.receives), id: c.id()}
+	id := c.id()
+	if p == e.own {
+		id.process = e.ownProcess
+	}
+	flow := cmRequest{port: e.self.Port(), flow: flowOn, eager: eagerLimit, receives: uint32(e.shape.receives), id: id}
 	c.vc, err = verbs.Dial(ctx, c.qp, p.addr, verbs.ConnParam{PrivateData: appendExtension(appendRequest(nil, flow), e.byteMR.Remote()), RetryCount: retryCount, RNRRetry: rnrRetry})
 	if err != nil {
 		return nil, 0, errors.Join(explainDial(ctx, err), c.release())
@@ -219,7 +223,7 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 	}
 	addr := netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), m.port)
 	p := e.peer(addr)
-	if own := m.id.process == e.process; own && p == e.own {
+	if p == e.own && m.id.process == e.ownProcess {
 		account = p.account
 	} else if p == e.own {
 		refuse(rejectRefused, audit.Refused, causeOwnAddress, nil)
@@ -311,7 +315,7 @@ func (p *peer) requested(try *attempt, process uint32) (verdict, *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p == e.own {
-		if p.link != linkDialing { // another process of this host, which has learned the number of this one from an acceptance
+		if p.link != linkDialing { // this endpoint has given the attempt up in the meantime
 			return verdictRefuse, nil
 		}
 		return verdictReflect, nil

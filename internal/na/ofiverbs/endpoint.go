@@ -39,7 +39,8 @@ type Endpoint struct {
 	self        netip.AddrPort // the address for peers
 	anyAddr     bool           // it listens on all addresses of the device
 	prefix      []byte         // self as it travels in requests
-	process     uint32
+	process     uint32         // every peer learns it
+	ownProcess  uint32         // stands for process in the requests of this endpoint to itself; no peer learns it
 	own         *peer
 	names       ofiaddr.Names
 

@@ -231,6 +231,29 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
+// TestClaimToBeTheServer has a process of the server's host connect with the server's port and number while the server dials itself. Every
+// peer learns the number, so the process is refused. It would otherwise have the identity of the server, and Config.Admit would not be asked.
+func TestClaimToBeTheServer(t *testing.T) {
+	server := openServer(t, Config{})
+	setLink := func(s linkState) {
+		server.own.mu.Lock()
+		defer server.own.mu.Unlock()
+		server.own.link = s
+	}
+	setLink(linkDialing)
+	defer setLink(linkIdle)
+	r := newRawPeer(t)
+	thief := r.cmRequest()
+	thief.port, thief.id.process = server.self.Port(), server.process
+	_, err := r.dial(t, server, appendRequest(nil, thief))
+	if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectRefused {
+		t.Errorf("%v, want a refusal", err)
+	}
+	if n := len(server.connections()); n != 0 {
+		t.Errorf("the process has %d connections as the server itself", n)
+	}
+}
+
 // TestSecondRequest sends a second connection request from a connected peer: as the same process, and as another process while the connection
 // lives. The request is refused, and the connection serves.
 func TestSecondRequest(t *testing.T) {

@@ -184,7 +184,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e.self = netip.AddrPortFrom(at.self, e.ln.Addr().Port())
 	e.anyAddr = at.bind.Addr().IsUnspecified()
 	e.prefix = ofiaddr.Append(nil, e.self)
-	e.process = randomProcess()
+	e.process, e.ownProcess = randomProcess(), randomProcess()
 	processes.add(e.process)
 	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
 	e.own = e.peer(e.self)
