@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,7 +107,7 @@ func (f *Files) readCertificate(now time.Time) (*tls.Certificate, error) {
 
 // readPEM reads a file of at most maxPEM bytes.
 func readPEM(path string, secret bool) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := open(path)
 	if err != nil {
 		return nil, err
 	}

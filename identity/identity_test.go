@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,7 +60,11 @@ func TestTokenIsHidden(t *testing.T) {
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "token", tok)
 	all := fmt.Sprintf("%v %+v %#v %x %d %q %s", tok, tok, tok, tok, tok, tok, struct{ T Token }{tok}) + string(text) + log.String()
-	for _, form := range []string{tok.secret, tok.Reveal(), fmt.Sprintf("%x", tok.secret), fmt.Sprint([]byte(tok.secret))} {
+	hidden := struct{ t Token }{tok} // package fmt calls no methods of unexported fields
+	for _, verb := range []string{"%v", "%+v", "%#v", "%x", "%d", "%q", "%s"} {
+		all += fmt.Sprintf(verb+verb, hidden, &hidden)
+	}
+	for _, form := range []string{string(tok.bytes()), tok.Reveal(), fmt.Sprintf("%x", tok.bytes()), fmt.Sprint(tok.bytes()), strconv.Quote(string(tok.bytes()))} {
 		if strings.Contains(all, form) {
 			t.Errorf("%q shows the secret", all)
 		}
@@ -98,6 +104,20 @@ func TestTokenFile(t *testing.T) {
 	refused(write("secret", 0o600), "does not begin")
 	refused(t.TempDir(), "directory")
 	refused(filepath.Join(t.TempDir(), "none"), "no such file")
+}
+
+// TestPipeWithoutWriter checks that a pipe does not keep the reader of a secret waiting for a writer, because a reload would then never end.
+func TestPipeWithoutWriter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if out, err := exec.Command("mkfifo", "-m", "600", path).CombinedOutput(); err != nil {
+		t.Skipf("mkfifo: %v, %s", err, out)
+	}
+	if tok, err := ReadToken(path); err == nil {
+		t.Errorf("%v", tok)
+	}
+	if _, err := LoadCertificates(Files{Authorities: path}); err == nil {
+		t.Error("an empty pipe has authorities")
+	}
 }
 
 // TestMAC checks that the parts of a MAC cannot run into each other.

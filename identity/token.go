@@ -14,6 +14,9 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
+	"time"
+	"unique"
 )
 
 const (
@@ -32,14 +35,26 @@ const (
 )
 
 // Token is a secret of at least 128 random bits that several processes share. Each side of a connection proves to the other one that it has
-// the token. It does not travel, and String, MarshalJSON and log lines hide it. The zero Token is none.
-type Token struct{ secret string }
+// the token. It does not travel, and String, JSON and log lines hide it. The zero Token is none.
+type Token struct {
+	// secret is a Handle and no string, because package fmt prints the fields of values within unexported fields without their methods. Of a
+	// Handle it prints an address.
+	secret unique.Handle[string]
+}
+
+// bytes returns the secret, which is empty for the zero Token.
+func (t Token) bytes() []byte {
+	if t.IsZero() {
+		return nil
+	}
+	return []byte(t.secret.Value())
+}
 
 // NewToken returns a token of [TokenBytes] random bytes.
 func NewToken() Token {
 	var b [TokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return Token{string(b[:])}
+	return Token{unique.Make(string(b[:]))}
 }
 
 // TokenOf returns the token with the given secret, of which the caller knows that it is random. It copies secret.
@@ -60,7 +75,7 @@ func TokenOf(secret []byte) (Token, error) {
 	if distinct < leastDistinct {
 		return Token{}, fmt.Errorf("a token with %d different bytes, which are not random; make one with cinnabar token new", distinct)
 	}
-	return Token{string(secret)}, nil
+	return Token{unique.Make(string(secret))}, nil
 }
 
 // ParseToken reads the text of a token, as [Token.Reveal] returns it. White space around the text is ignored. The error does not contain the
@@ -85,7 +100,7 @@ func ParseToken(text string) (Token, error) {
 
 // ReadToken reads a token from a file. On Unix the file must not be readable for all users, nor writable for its group.
 func ReadToken(path string) (Token, error) {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return Token{}, fmt.Errorf("token: %w", err)
 	}
@@ -111,6 +126,19 @@ func ReadToken(path string) (Token, error) {
 	return t, nil
 }
 
+// pipeTime bounds each read of a file that is a pipe.
+const pipeTime = 5 * time.Second
+
+// open opens a file for reading. A pipe is allowed, and neither its missing nor its silent writer keeps the caller waiting, because a reload would
+// otherwise never end.
+func open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err == nil {
+		_ = f.SetReadDeadline(time.Now().Add(pipeTime)) // fails for other files, which need none
+	}
+	return f, err
+}
+
 // sharedRights are the rights on a file with a secret that other users must not have.
 const sharedRights fs.FileMode = 0o027
 
@@ -126,14 +154,14 @@ func private(path string, info fs.FileInfo) error {
 }
 
 // IsZero reports whether t is none.
-func (t Token) IsZero() bool { return t.secret == "" }
+func (t Token) IsZero() bool { return t == Token{} }
 
 // Equal reports whether both are the same token, in a time that does not depend on their bytes.
-func (t Token) Equal(u Token) bool { return hmac.Equal([]byte(t.secret), []byte(u.secret)) }
+func (t Token) Equal(u Token) bool { return hmac.Equal(t.bytes(), u.bytes()) }
 
 // Reveal returns the text of the token for a file that other processes read.
 func (t Token) Reveal() string {
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString([]byte(t.secret))
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(t.bytes())
 }
 
 // String returns a text without the secret.
@@ -141,7 +169,7 @@ func (t Token) String() string {
 	if t.IsZero() {
 		return "no token"
 	}
-	return fmt.Sprintf("token of %d bits (hidden)", 8*len(t.secret))
+	return fmt.Sprintf("token of %d bits (hidden)", 8*len(t.bytes()))
 }
 
 // Format implements [fmt.Formatter], so that no verb prints the secret.
@@ -154,7 +182,7 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // that no two lists of parts have the same MAC. A process must not compute MACs with a label of this module, "cinnabar …", for others,
 // because they prove the token.
 func (t Token) MAC(label string, parts ...[]byte) (mac [sha256.Size]byte) {
-	h := hmac.New(sha256.New, []byte(t.secret))
+	h := hmac.New(sha256.New, t.bytes())
 	add := func(b []byte) {
 		var n [8]byte
 		binary.BigEndian.PutUint64(n[:], uint64(len(b)))
