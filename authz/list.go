@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unicode/utf8"
 
 	"cinnabar"
@@ -79,11 +80,16 @@ func (l *List) Reload() error {
 
 // read reads the rules from the file at path.
 func read(path string) ([]rule, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a pipe without a writer does not hold up Reload
 	if err != nil {
 		return nil, fmt.Errorf("access list: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	if info, err := f.Stat(); err != nil {
+		return nil, fmt.Errorf("access list: %w", err)
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("access list %s is no regular file", path)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("access list %s: %w", path, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -173,6 +174,17 @@ func TestReload(t *testing.T) {
 	}
 	if err := new(List).Reload(); err == nil {
 		t.Error("a list without a path is read")
+	}
+}
+
+// TestPipeIsNoList checks that a pipe is refused at once. A list is read again, and a pipe has its bytes once and may have no writer.
+func TestPipeIsNoList(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if out, err := exec.Command("mkfifo", path).CombinedOutput(); err != nil {
+		t.Skipf("mkfifo: %v, %s", err, out)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("%v", err)
 	}
 }
 
