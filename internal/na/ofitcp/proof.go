@@ -101,7 +101,24 @@ func (e *Endpoint) verifyToken(h *handshakeConn) (cause string, err error) {
 	return causeToken, err
 }
 
+// asking is the end of a half-open connection about which the program is asked. Close ends the call too, because a host could otherwise have any
+// number of goroutines wait: half-open connections that give way are not counted any more.
+type asking struct {
+	io.Closer
+	cancel context.CancelFunc
+}
+
+// Close closes the connection.
+func (a *asking) Close() error {
+	a.cancel()
+	return a.Closer.Close()
+}
+
+// errGaveWay is the error of a half-open connection that has given way to others.
+var errGaveWay = errors.New("the connection gave way to others before Config.Admit was asked")
+
 // admitPeer calls Config.Admit for the peer of a half-open connection. The handshake, of which the call is a part, began at the time began.
+// The call ends alertTime before the handshake, so that the refusal of a peer about which Admit did not decide can still be sent.
 func (e *Endpoint) admitPeer(half *halfOpen, h *handshakeConn, began time.Time) error {
 	if e.cfg.Admit == nil {
 		return nil
@@ -110,8 +127,15 @@ func (e *Endpoint) admitPeer(half *halfOpen, h *handshakeConn, began time.Time) 
 	if h.tls != nil {
 		id = h.tls.Identity()
 	}
-	ctx, cancel := context.WithDeadline(e.life, began.Add(handshakeTime))
+	ctx, cancel := context.WithDeadline(e.life, began.Add(handshakeTime-alertTime))
 	defer cancel()
+	e.mu.Lock()
+	in := half.at != nil
+	half.end = &asking{Closer: half.end, cancel: cancel}
+	e.mu.Unlock()
+	if !in {
+		return errGaveWay
+	}
 	return e.cfg.Admit.Admit(ctx, half.account.Host(), e.identify(half.from.Addr(), false, id))
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	proven "cinnabar/identity"
 	"cinnabar/internal/admission"
@@ -259,6 +260,9 @@ func TestAdmit(t *testing.T) {
 	var asked atomic.Int32
 	release := make(chan struct{})
 	gate := admission.New(func(ctx context.Context, p proven.Peer) error {
+		if end, ok := ctx.Deadline(); !ok || time.Until(end) > handshakeTime-alertTime {
+			t.Errorf("Admit may take until %v, and leaves no time for the refusal", end)
+		}
 		switch n := asked.Add(1); {
 		case p.Kind != proven.Address || p.Host != netip.MustParseAddr("127.0.0.1"):
 			t.Errorf("asked about %v", p)
@@ -303,6 +307,28 @@ func TestAdmitEndsWithEndpoint(t *testing.T) {
 	closeEndpoint(t, server)
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAdmitEndsWithConnection checks that the call of Admit for a half-open connection that gives way to others ends at once. A host could
+// otherwise have many more calls wait than it may have half-open connections.
+func TestAdmitEndsWithConnection(t *testing.T) {
+	const limit = 4
+	var asked atomic.Int32
+	ended := make(chan error, limit+1)
+	server := openEcho(t, Config{Quota: hostquota.NewBook(hostquota.Limits{hostquota.Handshakes: limit}), Admit: admission.New(func(ctx context.Context, _ proven.Peer) error {
+		asked.Add(1)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return ctx.Err()
+	}, nil)})
+	r := newRaw(t)
+	for range limit + 1 {
+		r.dialOnly(server).write(appendCM(nil, cmMessage{typ: cmRequest, version: 1, port: 9, pid: 9, probe: probeLittle}))
+		until(t, "Admit is called", func() bool { return asked.Load() > 0 }) // for the first one, which is the oldest
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("a call ends with %v, want it to end with its connection", err)
 	}
 }
 
