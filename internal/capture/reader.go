@@ -18,7 +18,7 @@ const maxInterfaces = 1 << 12
 // Packet is a packet of a file.
 type Packet struct {
 	Number int       // from 1
-	Time   time.Time // zero: the file has none
+	Time   time.Time // zero: the file has none, or none of the years 1970 to 9999
 	Link   LinkType
 	Length int    // bytes of the packet on the network; Data may have fewer
 	Data   []byte // until the next call of Next
@@ -348,9 +348,21 @@ func (r *Reader) packet(p *Packet, b []byte, kind uint32, at int64) (bool, error
 	return true, nil
 }
 
-// time returns the time of a stamp.
+// maxSecond is the last second of the year 9999. Later times have no text in the form of RFC 3339.
+const maxSecond = 253402300799
+
+// time returns the time of a stamp, and none if it lies before 1970 or after the year 9999, because the stamp and the offset of the
+// interface may have any values.
 func (f *face) time(stamp uint64) time.Time {
+	whole := stamp / f.perSec
+	if whole > maxSecond || f.offset < -maxSecond || f.offset > maxSecond {
+		return time.Time{}
+	}
+	second := int64(whole) + f.offset
+	if second < 0 || second > maxSecond {
+		return time.Time{}
+	}
 	high, low := bits.Mul64(stamp%f.perSec, uint64(time.Second))
 	nanos, _ := bits.Div64(high, low, f.perSec) // high is below perSec, because the first factor is
-	return time.Unix(int64(stamp/f.perSec)+f.offset, int64(nanos)).UTC()
+	return time.Unix(second, int64(nanos)).UTC()
 }

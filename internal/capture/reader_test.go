@@ -135,6 +135,32 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// A time stamp that no text of RFC 3339 has is none.
+func TestOddTimes(t *testing.T) {
+	order := binary.LittleEndian
+	seconds := []byte{9, 0, 1, 0, 0, 0, 0, 0} // units of 1 s
+	for _, tc := range []struct {
+		offset, stamp uint64
+		want          int64 // 0: no time
+	}{
+		{0, 5, 5}, {1 << 63, 5, 0}, {1<<63 - 1, 5, 0}, {0, 1<<64 - 1, 0}, {1 << 32, 5, 1<<32 + 5}, {^uint64(0), 5, 4}, {^uint64(9), 5, 0},
+		{0, 253402300799, 253402300799}, {1, 253402300799, 0}, {0, 253402300800, 0},
+	} {
+		face := iface(order, 1, order.AppendUint64(slices.Concat(seconds, []byte{14, 0, 8, 0}), tc.offset)...)
+		list, err := read(t, slices.Concat(section(order), face, enhanced(order, 0, tc.stamp, []byte("x"))))
+		if !errors.Is(err, io.EOF) || len(list) != 1 {
+			t.Fatalf("%+v: %d packets, %v", tc, len(list), err)
+		}
+		p := list[0]
+		if tc.want == 0 && !p.Time.IsZero() || tc.want != 0 && p.Time.Unix() != tc.want {
+			t.Errorf("%+v: %v", tc, p.Time)
+		}
+		if _, err := p.Time.MarshalText(); err != nil {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}
+
 func TestRefusedFiles(t *testing.T) {
 	little := binary.LittleEndian
 	long := pcapFile(little, 0xa1b2c3d4, 1, []byte("one"))
