@@ -107,11 +107,12 @@ type body struct {
 	missing uint64 // bytes that the capture does not have
 }
 
-// add adds bytes.
+// add adds bytes. Once some were not kept, none are, because the kept ones are the beginning of the message.
 func (b *body) add(p []byte) {
+	whole := uint64(len(b.data)) == b.total
 	b.total += uint64(len(p))
 	n := min(len(p), maxKept-len(b.data), maxBudget-b.d.kept)
-	if b.missing == 0 && n > 0 {
+	if whole && n > 0 {
 		b.data = append(b.data, p[:n]...)
 		b.d.kept += n
 	}

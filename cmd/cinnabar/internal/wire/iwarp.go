@@ -43,23 +43,38 @@ func (w *iwarp) bytes(dir int, b []byte) {
 		return
 	}
 	if len(s.buf) > 0 {
-		s.buf = append(s.buf, b...)
-		if len(s.buf) < s.need {
+		w.c.d.kept -= len(s.buf)
+		b, s.buf = append(s.buf, b...), nil
+		if len(b) < s.need {
+			w.keep(dir, b)
 			return
 		}
-		b, s.buf = s.buf, nil
 	}
 	for len(b) > 0 && !s.dead {
 		s.need = 0
 		n := w.next(dir, b)
 		if n == 0 {
 			if !s.dead {
-				s.buf = bytes.Clone(b)
+				w.keep(dir, bytes.Clone(b))
 			}
 			return
 		}
 		b = b[n:]
 	}
+}
+
+// keep takes b over, which is the beginning of a frame, until the rest comes.
+func (w *iwarp) keep(dir int, b []byte) {
+	s := &w.dirs[dir]
+	if w.c.d.kept+len(b) <= maxBudget {
+		w.c.d.kept += len(b)
+		s.buf = b
+		return
+	}
+	s.dead = true
+	m := w.message(dir, "dropped")
+	m.add("problem", "more unfinished messages than can be kept")
+	w.c.d.emit(m)
 }
 
 // next decodes the start-up frame or the FPDU at the start of b, and returns its length, or 0 if more bytes are needed.
@@ -272,6 +287,7 @@ func (w *iwarp) end(dir int) {
 		m.size = uint64(len(s.buf)) + s.send.total + s.tagged.total
 		w.c.d.emit(m)
 	}
+	w.c.d.kept -= len(s.buf)
 	s.buf = nil
 	if s.send.d != nil {
 		s.send.free()

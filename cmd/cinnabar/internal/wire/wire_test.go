@@ -21,6 +21,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/capture"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/recording"
 )
@@ -386,6 +387,46 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
+// Unfinished messages of all connections together keep at most maxBudget bytes, also those whose bytes the capture does not have.
+func TestBudget(t *testing.T) {
+	dropped := 0
+	d := newDecoder(func(m *message) {
+		if m.operation == "dropped" {
+			dropped++
+		}
+	})
+	var conns []*tcpConn
+	start := []byte("MPA ID Req Frame\x00\x01\x00\x00\xff\xff")
+	for range maxBudget/(1<<16) + 10 {
+		c := &tcpConn{d: d, ends: [2]netip.AddrPort{dialer, listener}, start: true}
+		c.Bytes(0, start)
+		c.Gap(0, 1<<16-10)
+		conns = append(conns, c)
+		if d.kept > maxBudget {
+			t.Fatalf("%d bytes are kept, of which %d are the most", d.kept, maxBudget)
+		}
+	}
+	if dropped == 0 || d.kept < maxBudget/2 {
+		t.Errorf("%d bytes are kept, and %d directions given up", d.kept, dropped)
+	}
+	// A message of which some bytes were not kept keeps no later ones, also when there is room again.
+	full := d.kept
+	d.kept = maxBudget
+	b := body{d: d}
+	b.add([]byte("one"))
+	d.kept = full
+	if b.add([]byte("two")); len(b.data) > 0 {
+		t.Errorf("kept %q behind bytes that were not kept", b.data)
+	}
+	for _, c := range conns {
+		c.End(0, capture.Stopped)
+		c.End(1, capture.Stopped)
+	}
+	if d.kept != 0 {
+		t.Errorf("%d bytes are kept at the end", d.kept)
+	}
+}
+
 // A full device is an error.
 func TestFullDevice(t *testing.T) {
 	var o clitest.Output
@@ -406,11 +447,19 @@ func FuzzWire(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var o clitest.Output
-		s := o.Streams()
-		s.In = bytes.NewReader(b)
-		if code := clitest.Run(t.Context(), []string{"wire", "-"}, s); code != cli.ExitOK && code != cli.ExitFailure {
-			t.Fatalf("exit code %d", code)
+		var failed [2]bool
+		for i, args := range [][]string{{"wire", "-"}, {"wire", "-", "--json"}} {
+			var o clitest.Output
+			s := o.Streams()
+			s.In = bytes.NewReader(b)
+			code := clitest.Run(t.Context(), args, s)
+			if code != cli.ExitOK && code != cli.ExitFailure {
+				t.Fatalf("exit code %d", code)
+			}
+			failed[i] = code == cli.ExitFailure
+		}
+		if failed[0] != failed[1] {
+			t.Fatal("lines and JSON do not end alike")
 		}
 	})
 }
