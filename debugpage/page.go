@@ -202,6 +202,9 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if refresh > 0 && view != viewJSON {
+		h.Set("Refresh", strconv.Itoa(refresh)) // also of a refusal, because the page would otherwise never load itself again
+	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // zero if the server's listener has no such addresses
 	leave, err := p.gate.Enter(hostquota.HostOf(at.Addr()))
 	if err != nil {
@@ -215,9 +218,6 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		http.Error(w, "the debug page cannot be made", http.StatusInternalServerError)
 		return
-	}
-	if refresh > 0 && view != viewJSON {
-		h.Set("Refresh", strconv.Itoa(refresh))
 	}
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(b.Len()))

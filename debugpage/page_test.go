@@ -199,6 +199,9 @@ func TestAskedTooOften(t *testing.T) {
 		if w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
+		if w.Header().Get("Refresh") != "2" {
+			t.Errorf("status %d: the page does not load itself again", w.Code)
+		}
 		return w.Code
 	}
 	refused := 0
