@@ -19,7 +19,7 @@ func (r *Request) respondExtra(ctx context.Context, f wire.Response, payload []b
 	if resp == nil {
 		r.c.count.responsesFailed.Add(1)
 		r.c.refused(r.from, "responses are not pulled", errUnpulled)
-		return r.failInstead(codes.Again, errUnpulled)
+		return r.failInstead(codes.Busy, errUnpulled)
 	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)
 	if err != nil {
@@ -42,7 +42,7 @@ func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n in
 	r.c.count.responsesExtra.Add(1)
 	if err := r.expectAck(); err != nil {
 		if na.KindOf(err) == na.Invalid {
-			return r.failInstead(codes.Again, err)
+			return r.failInstead(codes.Busy, err)
 		}
 		return newError("respond", r.from, codeOf(err), err)
 	}
@@ -54,8 +54,12 @@ func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n in
 	return r.awaitAck(ctx, n, resp)
 }
 
-// failInstead sends code to the peer in place of a response that cannot be sent. The caller has claimed the answer.
+// failInstead sends code to the peer in place of a response that cannot be sent. The caller has claimed the answer. The handler has run, so the code
+// is never codes.Again: a caller takes that for a refusal before the handler, after which it may repeat any call (package balance).
 func (r *Request) failInstead(code codes.Code, err error) error {
+	if code == codes.Again {
+		code = codes.Busy
+	}
 	_ = r.transmit(r.errorMessage(code)) // its outcome is counted there
 	return newError("respond", r.from, code, err)
 }

@@ -155,7 +155,7 @@ func TestPeerThatPullsNothing(t *testing.T) {
 		d.wantEnded("the oldest, whose places were taken", unackedLeft-(64-unackedFree), errStalled, 10-unackedFree, errUnpulled)
 		refused := 0
 		for i := range 10 { // in any order: each has a goroutine
-			if f := bad.answer(64 + i); f.Code == codes.Again && f.Flags&wire.FlagMoreData == 0 {
+			if f := bad.answer(64 + i); f.Code == codes.Busy && f.Flags&wire.FlagMoreData == 0 {
 				refused++
 			}
 		}
@@ -194,7 +194,7 @@ func TestPeerThatGivesUp(t *testing.T) {
 		}
 		refused := 0
 		for i := range hasty.answers {
-			if hasty.answer(i).Code == codes.Again {
+			if hasty.answer(i).Code == codes.Busy {
 				refused++
 			}
 		}
