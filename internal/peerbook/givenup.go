@@ -87,7 +87,11 @@ func (g *GivenUp[C, T]) Answered(c C, tag uint32) (call T, ok bool) {
 	if of == nil || of.byTag[tag] == nil {
 		return call, false
 	}
-	return g.remove(of, of.byTag[tag]), true
+	call = g.remove(of, of.byTag[tag])
+	if len(of.byTag) == 0 { // because transports do not call Lost while Len is 0
+		delete(g.conns, c)
+	}
+	return call, true
 }
 
 // Lost removes and returns the calls of a connection that has ended.

@@ -49,13 +49,18 @@ func TestGivenUpIsBounded(t *testing.T) {
 	if over := g.Add(1, 0, 0, MaxGivenUpHandles+1); len(over) != MaxGivenUp || g.Len() != 1 {
 		t.Errorf("a call with more handles than all may have has ended %d calls, and %d are left", len(over), g.Len())
 	}
-	for i := range 5 * MaxGivenUp {
+	const first = 5 * MaxGivenUp // a call that stays
+	g.Add(2, first, first, 1)
+	for i := range first {
 		g.Add(2, uint32(i), i, 1)
 		if call, ok := g.Answered(2, uint32(i)); !ok || call != i {
 			t.Fatalf("the answer to call %d has ended %d", i, call)
 		}
 	}
-	if n := len(g.conns[2].order); n > 2*MaxGivenUp || g.conns[2].handles != 0 {
+	if n := len(g.conns[2].order); n > 2*MaxGivenUp || g.conns[2].handles != 1 {
 		t.Errorf("%d calls are listed, and %d handles counted", n, g.conns[2].handles)
+	}
+	if g.Answered(2, first); g.conns[2] != nil { // it would stay for good: a transport does not call Lost if Len is 0
+		t.Errorf("a connection without calls is kept, with %d in the order", len(g.conns[2].order))
 	}
 }
