@@ -18,6 +18,9 @@ import (
 const (
 	maxText = 1 << 20 // bytes of the text of a type, with that of its parts
 	maxWork = 1 << 22 // variables in a variable of a type
+	// maxThin is the number of bytes of an element in memory for each byte that it takes in a message at least, because a response would otherwise
+	// take its own length many times over: an element may have fields that do not travel.
+	maxThin = 32
 )
 
 // codecs are the codecs of the RPCs that can be called by a description, with the keys of their tags.
@@ -58,9 +61,10 @@ type builder struct {
 
 // builtType is a type with its measures.
 type builtType struct {
-	typ  reflect.Type // nil while its parts are built
-	text int
-	work int
+	typ   reflect.Type // nil while its parts are built
+	text  int
+	work  int
+	least int // no variable takes fewer bytes in a message
 }
 
 // build returns the type at that place of the description.
@@ -93,10 +97,10 @@ func (b *builder) build(at uint32) (builtType, error) {
 // parts builds the type t, which has no measures beyond those of its parts yet.
 func (b *builder) parts(at uint32, t *native.Type) (x builtType, err error) {
 	if known, ok := knownTypes[t.Name]; ok {
-		return builtType{known, len(t.Name), 1}, nil
+		return builtType{known, len(t.Name), 1, 1}, nil
 	}
 	if basic, ok := basicTypes[t.Kind]; ok {
-		return builtType{basic, len(t.Kind), 1}, nil
+		return builtType{basic, len(t.Kind), 1, 1}, nil
 	}
 	var elem, key builtType
 	switch t.Kind {
@@ -111,13 +115,15 @@ func (b *builder) parts(at uint32, t *native.Type) (x builtType, err error) {
 	default:
 		return x, fmt.Errorf("type %s is a %s, which has no values here", typeName(b.d, at), t.Kind)
 	}
-	x = builtType{text: 32 + elem.text, work: 1}
+	x = builtType{text: 32 + elem.text, work: 1, least: 1}
 	switch t.Kind {
 	case "array":
 		if t.Len > maxArray || int64(t.Len)*int64(elem.typ.Size()) > maxFixed || int64(t.Len)*int64(elem.work) > maxWork {
 			return x, fmt.Errorf("an array of %d elements is too large; %d elements, %d parts and %d bytes are possible", t.Len, maxArray, maxWork, maxFixed)
 		}
 		x.typ, x.work = reflect.ArrayOf(int(t.Len), elem.typ), max(1, int(t.Len)*elem.work)
+		x.least = int(t.Len) * elem.least
+		return x, nil
 	case "slice":
 		x.typ = reflect.SliceOf(elem.typ)
 	case "ptr":
@@ -131,6 +137,12 @@ func (b *builder) parts(at uint32, t *native.Type) (x builtType, err error) {
 		}
 		x.text += key.text
 		x.typ = reflect.MapOf(key.typ, elem.typ)
+	}
+	for at, part := range map[uint32]builtType{t.Elem: elem, t.Key: key} {
+		if part.typ != nil && part.typ.Size() > uintptr(maxThin*max(1, part.least)) {
+			return x, fmt.Errorf("an element of type %s takes %d bytes of memory, and perhaps only %d of a message; at most %d times as many are possible",
+				typeName(b.d, at), part.typ.Size(), part.least, maxThin)
+		}
 	}
 	return x, nil
 }
@@ -161,6 +173,9 @@ func (b *builder) structure(at uint32, t *native.Type) (x builtType, err error) 
 		seen[f.Name] = true
 		x.text += 16 + len(f.Name) + 2*len(sf.Tag) + part.text
 		x.work += part.work
+		if f.Tag != "-" && !strings.Contains(f.Tag, "when=") {
+			x.least += part.least
+		}
 		if size += part.typ.Size() + 16; x.text > maxText || x.work > maxWork || size > maxFixed {
 			return x, fmt.Errorf("type %s is too large; its text may have %d bytes, and a variable %d parts and %d bytes", typeName(b.d, at), maxText, maxWork, maxFixed)
 		}
@@ -168,6 +183,9 @@ func (b *builder) structure(at uint32, t *native.Type) (x builtType, err error) 
 	}
 	if len(fields) > 0 && fields[0].Anonymous && fields[0].Name != variantType.Name() {
 		return x, errors.New("a Variant is not embedded by its name")
+	}
+	if len(fields) > 0 && fields[0].Anonymous {
+		x.least = 4 // its index; one of the others follows
 	}
 	x.typ = reflect.StructOf(fields)
 	return x, nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"cinnabar"
@@ -75,25 +74,45 @@ func (o *callOptions) selects(d *native.Description) bool {
 
 // find asks the process for the RPC with that name. A native one goes before others of the name.
 func (o *callOptions) find(ctx context.Context, ep *cinnabar.Endpoint, name string) (*native.Description, error) {
-	var found []native.Description
+	var f finding
 	for d, err := range native.Reflect(ctx, ep, name) {
 		if err != nil {
 			return nil, explain(err)
 		}
 		if o.selects(&d) {
-			found = append(found, d)
+			f.add(&d)
 		}
 	}
-	if slices.ContainsFunc(found, func(d native.Description) bool { return d.Native }) {
-		found = slices.DeleteFunc(found, func(d native.Description) bool { return !d.Native })
-	}
-	switch len(found) {
+	switch f.n {
 	case 0:
 		return nil, fmt.Errorf("the process describes no RPC %q of that provider and flavour; print its RPCs by --reflect without NAME", name)
 	case 1:
-		return &found[0], nil
+		return &f.first, nil
 	}
-	return nil, fmt.Errorf("the process describes %d RPCs %q, among them %s and %s; choose one by --provider or --flavor", len(found), name, found[0].String(), found[1].String())
+	return nil, fmt.Errorf("the process describes %d RPCs %q, among them %s and %s; choose one by --provider or --flavor", f.n, name, f.first.String(), f.second)
+}
+
+// finding is the result of a search. It has one description, because those of all RPCs of a hostile process may take gigabytes.
+type finding struct {
+	n      int
+	first  native.Description
+	second string // text of the second RPC
+}
+
+// add adds an RPC. The first native one replaces the others.
+func (f *finding) add(d *native.Description) {
+	if f.n > 0 && d.Native != f.first.Native {
+		if f.first.Native {
+			return
+		}
+		*f = finding{}
+	}
+	switch f.n++; f.n {
+	case 1:
+		f.first = *d
+	case 2:
+		f.second = d.String()
+	}
 }
 
 // described calls an RPC with the types that the process describes.
@@ -295,7 +314,9 @@ func bulkPlaces(places []reflect.Value, v reflect.Value) []reflect.Value {
 		return append(places, v)
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			places = bulkPlaces(places, v.Field(i))
+			if v.Type().Field(i).IsExported() { // package reflect refuses to set others
+				places = bulkPlaces(places, v.Field(i))
+			}
 		}
 	}
 	return places

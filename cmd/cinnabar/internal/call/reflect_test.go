@@ -156,6 +156,13 @@ func TestHostileTypes(t *testing.T) {
 		"no name of a field":  {{Kind: "struct", Fields: []native.Field{{Name: "a", Type: 1}}}, {Kind: "bool"}},
 		"has come before":     {{Kind: "struct", Fields: []native.Field{{Name: "A", Type: 1}, {Name: "A", Type: 1}}}, {Kind: "bool"}},
 		"there is no type 7":  {{Kind: "slice", Elem: 7}},
+		"at most 32 times": {
+			{Kind: "slice", Elem: 1}, {Kind: "struct", Fields: []native.Field{{Name: "B", Type: 2}, {Name: "A", Type: 3, Tag: "when=B"}}},
+			{Kind: "bool"}, {Kind: "array", Len: 1 << 20, Elem: 4}, {Kind: "uint8"},
+		},
+		"takes 1048576 bytes": {
+			{Kind: "ptr", Elem: 1}, {Kind: "struct", Fields: []native.Field{{Name: "A", Type: 2, Tag: "-"}}}, {Kind: "array", Len: 1 << 20, Elem: 3}, {Kind: "uint8"},
+		},
 	} {
 		d := &native.Description{Name: "x", Codec: "cereal", Types: types}
 		if _, err := newShape(d); err == nil || !strings.Contains(err.Error(), want) {
@@ -166,6 +173,36 @@ func TestHostileTypes(t *testing.T) {
 				t.Errorf("%s: the text has %d bytes", want, n)
 			}
 		}
+	}
+}
+
+// TestFinding has a hostile process describe many RPCs of one name. One description is kept.
+func TestFinding(t *testing.T) {
+	var f finding
+	for i := range uint16(1000) {
+		f.add(&native.Description{Name: "x", Provider: i})
+	}
+	if f.n != 1000 || f.first.Provider != 0 || f.second != "x@1 (margo)" {
+		t.Errorf("%d, %s, %s", f.n, f.first.String(), f.second)
+	}
+	f.add(&native.Description{Name: "x", Native: true})
+	f.add(&native.Description{Name: "x"})
+	if f.n != 1 || !f.first.Native || f.second != "" {
+		t.Errorf("%d, %s, %s", f.n, f.first.String(), f.second)
+	}
+}
+
+// TestHiddenMemory has a hostile process describe memory in a field that package reflect does not set.
+func TestHiddenMemory(t *testing.T) {
+	x, err := newShape(&native.Description{Name: "x", Codec: "hgproc", Types: []native.Type{
+		{Kind: "struct", Fields: []native.Field{{Name: "_", Type: 1}, {Name: "B", Type: 1}}}, {Kind: "custom", Name: "cinnabar.BulkHandle"},
+	}})
+	if err != nil {
+		x = &shape{in: reflect.StructOf([]reflect.StructField{{Name: "_", PkgPath: "call", Type: bulkType}, {Name: "B", Type: bulkType}})}
+	}
+	places := bulkPlaces(nil, reflect.New(x.in).Elem())
+	if len(places) != 1 || !places[0].CanSet() {
+		t.Errorf("%d memories", len(places))
 	}
 }
 
