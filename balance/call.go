@@ -45,7 +45,7 @@ func do[Out any](ctx context.Context, c *Client, idempotent bool, attempt func(c
 
 // repeat makes up to that many attempts.
 func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(context.Context, cinnabar.Target) (Out, error)) (out Out, err error) {
-	for n, pause := 1, repeatPause; ; n, pause = n+1, 2*pause {
+	for n, pause := 1, repeatPause; ; n, pause = n+1, min(2*pause, lastPause) {
 		s, unready := a.acquire(ctx)
 		if unready != nil {
 			if err == nil {
@@ -60,7 +60,7 @@ func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(co
 		if fate(err) == draining {
 			continue // at once, because another server has room for the call
 		}
-		if !a.c.budget.withdraw() || !sleep(ctx, min(jitter(pause), lastPause)) {
+		if !a.c.budget.withdraw() || !sleep(ctx, jitter(pause)) {
 			return out, err
 		}
 	}
@@ -110,7 +110,7 @@ func hedge[Out any](ctx context.Context, a *attempts, attempt func(context.Conte
 				start(1)
 			}
 			continue
-		case r.err == nil || lanes == 1:
+		case r.err == nil || lanes == 1 || handled(r.err) && !a.repeatable(r.err):
 			return r.out, r.err
 		}
 		lanes-- // the result of the other one is that of the call

@@ -3,6 +3,7 @@ package balance
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,16 @@ func TestAttempts(t *testing.T) {
 		}
 		if total < 110 || total > 120 {
 			t.Errorf("100 calls are sent %d times in an outage", total)
+		}
+		c.budget.init(math.Inf(1))
+		c.cfg.Attempts, total = 60, 0
+		_, err = do(t.Context(), c, true, func(context.Context, cinnabar.Target) (int, error) {
+			c.budget.deposit() // of other calls
+			total++
+			return 0, again
+		})
+		if wantError(t, err, codes.Again); total != 60 {
+			t.Errorf("a call with 60 attempts is sent %d times", total)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		used = nil
@@ -147,6 +158,22 @@ func TestHedge(t *testing.T) {
 		})
 		if wantError(t, err, codes.OtherError); n.Load() != 2 {
 			t.Errorf("a call that fails at both servers is sent %d times", n.Load())
+		}
+		n.Store(0)
+		began = time.Now()
+		_, err = do(t.Context(), c, true, func(ctx context.Context, _ cinnabar.Target) (int, error) {
+			if n.Add(1) == 2 {
+				select { // the loser
+				case <-ctx.Done():
+				case <-time.NewTimer(time.Minute).C:
+				}
+				return 0, &cinnabar.Error{Code: codes.Canceled, Err: ctx.Err()}
+			}
+			<-time.NewTimer(2 * time.Second).C
+			return 0, remote(codes.NoEntry, &native.Error{Code: codes.NoEntry})
+		})
+		if wantError(t, err, codes.NoEntry); time.Since(began) != 2*time.Second {
+			t.Errorf("the error of a handler comes after %v", time.Since(began))
 		}
 		for _, s := range first(c.Servers()) {
 			if s.Calls != 0 {

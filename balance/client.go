@@ -66,6 +66,7 @@ const (
 	defaultAttempts = 3
 	defaultRatio    = 0.1
 	resolveTime     = 10 * time.Second      // for one Resolve
+	reportTime      = 20 * time.Second      // for the connection to a server and its first report
 	firstPause      = 50 * time.Millisecond // before a server that has failed is tried again
 	lastPause       = 10 * time.Second
 	repeatPause     = 10 * time.Millisecond // before a call is repeated, doubled each time

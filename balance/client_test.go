@@ -113,6 +113,27 @@ func TestWaitForServer(t *testing.T) {
 	})
 }
 
+// TestSilentServer has a server that takes the watch and never reports. Calls do not wait for it for good, and it is watched again.
+func TestSilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := newFakes(t, Config{Resolver: StaticAddrs("a", "b")})
+		f.set(native.ServingNo, "b")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*reportTime)
+		defer cancel()
+		began := time.Now()
+		_, _, err := c.Pick(ctx)
+		if wantError(t, err, codes.HostUnreach, "has not reported its health", "b is not serving"); time.Since(began) != reportTime {
+			t.Errorf("the call has waited for %v", time.Since(began))
+		}
+		elapse(lastPause)
+		f.set(native.ServingYes, "a")
+		elapse(2 * reportTime)
+		if n := pick(t, c, f, nil); n != "a" || f.watches["a"] != 2 {
+			t.Errorf("picked %s after %d watches", n, f.watches["a"])
+		}
+	})
+}
+
 // TestDrainingServer marks a server by the answer of a call, and takes it back when it serves again.
 func TestDrainingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -66,12 +66,15 @@ func (s *server) observe(life context.Context) (was bool) {
 	c.mu.Lock()
 	s.stop = stop
 	c.mu.Unlock()
+	silence := time.AfterFunc(reportTime, func() { stop(errSilent) })
+	defer silence.Stop()
 	err := c.watch(ctx, s.target, c.cfg.Service, func(st native.Serving) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if ctx.Err() != nil {
 			return // a call has failed since
 		}
+		silence.Stop()
 		s.state, s.cause = notServing, nil
 		if st == native.ServingYes {
 			s.state, was = ready, true
@@ -89,6 +92,9 @@ func (s *server) observe(life context.Context) (was bool) {
 	}
 	return was
 }
+
+// errSilent ends a watch without a first report, because calls wait for a server whose state is not known.
+var errSilent = fmt.Errorf("balance: the server has not reported its health within %v (%w)", reportTime, codes.HostUnreach)
 
 // failLocked marks the server as draining or down.
 // +checklocks:s.client.mu
