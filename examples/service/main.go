@@ -1,4 +1,4 @@
-// Command service serves an RPC of package native with health, reflection and an end in good order, or calls it at one of several servers:
+// Command service serves an RPC of package native with health, reflection and a graceful shutdown, or calls it at one of several servers:
 //
 //	service serve ofi+tcp://127.0.0.1:7794
 //	service call ofi+tcp://127.0.0.1:7794 ofi+tcp://127.0.0.1:7795
