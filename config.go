@@ -128,9 +128,9 @@ type Config struct {
 	// such as GetCertificate, may return new certificates for new connections. They must return soon and not wait for the network, because the
 	// engine makes handshakes for one connection of each processor at a time.
 	TLS *tls.Config `json:"-"`
-	// DialTLS returns the configuration for a connection that the engine makes, which must be like TLS but for certificates and authorities; nil: it is
-	// TLS. The method Dial of identity.Certificates returns one with the authorities that were read last. DialTLS is called on many goroutines
-	// at once and must return soon.
+	// DialTLS returns the TLS configuration for a connection that the engine makes. It may differ from TLS only in the certificates and authorities;
+	// if DialTLS is nil, the engine uses TLS. The method Dial of identity.Certificates returns a configuration with the authorities that were read
+	// last. The engine calls DialTLS on many goroutines at once, and each call must return soon.
 	DialTLS func() (*tls.Config, error) `json:"-"`
 	// Token is a secret of at least 128 random bits that both ends of each connection prove to each other, on ofi+tcp and ofi+tcps; zero: none. An engine
 	// with a token refuses peers that have another one or none, those in C included, and connects to no others. Over ofi+tcp a token keeps strangers out and does
@@ -138,11 +138,11 @@ type Config struct {
 	// with AutoSM, because these do not prove it. Engine.Config returns it.
 	Token identity.Token `json:"-"`
 	// Admit accepts or refuses a peer that connects, before the engine accepts the connection and reads a request of it; nil: all are accepted. The engine
-	// calls it once for a connection: on ofi+tcps after the TLS handshake, on other networks when the peer's connection request has come. An
-	// error refuses the peer; the engine logs and counts it, and the peer gets the fact of the refusal without the text. Admit has 5 s, then its ctx
-	// ends and the peer is refused. At most 64 calls, and 16 for peers of one host, run at the same time, and one that goes on
-	// after its ctx has ended counts among them. Peers that the engine connects to, and the engine itself, are not asked about: they too may send
-	// requests, which package authz can refuse. Over na+sm a process in C that never sleeps (NA_NO_BLOCK) is not served by an engine with
+	// calls it once for a connection, when the peer's connection request has come; the TLS handshake and the proof of the token come before. An
+	// error refuses the peer; the engine logs and counts it, and the peer is not sent the text of the error. Admit has 5 s; then its ctx ends, and
+	// the engine refuses the peer. At most 64 calls, and 16 for peers of one host, run at the same time, and one that goes on
+	// after its ctx has ended counts among them. The engine does not call Admit for peers that it connects to itself, nor for its own process,
+	// although these may send requests too; package authz can refuse those. Over na+sm a process in C that never sleeps (NA_NO_BLOCK) is not served by an engine with
 	// Admit, because such a process sends no credentials.
 	Admit func(ctx context.Context, p identity.Peer) error `json:"-"`
 	// Device is the RDMA device of an engine on ofi+verbs, which cannot be opened without one. Functions of package verbs/auto return

@@ -13,14 +13,14 @@ type CallInfo struct {
 	Server   bool   // the call is served here; false: it is made here
 	RPC      string // its name
 	ID       uint64 // its id on the wire
-	Provider uint16 // 0 for the flavour Mercury, which has none
+	Provider uint16 // if none is addressed: 65535 in the flavour Margo, 0 in Mercury and Thallium
 	Peer     *Endpoint
 	// Parent is the id of the RPC that the calling handler serves; 65535 if the call is made outside handlers. The caller
 	// chooses it and nothing verifies it, so it serves for statistics only.
 	Parent uint64
 	Pool   string // at the serving side: the pool of the handler; "" if it is in none with a name
-	// Identity is the proven identity of the caller, at the serving side. Peer has, beside the caller's IP address, a port or a number of
-	// a process that the caller states by itself.
+	// Identity is the proven identity of the caller, at the serving side. Peer is no proof, because the port or the process number in it is
+	// a statement of the caller.
 	Identity identity.Peer
 }
 

@@ -29,12 +29,14 @@
 //
 // RPC is the name of an RPC, the beginning of names with * behind it, or *. Names that begin with two underscores are those of RPCs that packages of this
 // module serve for themselves: health, reflection, shutdown, descriptions. A pattern allows them only if it begins with two underscores,
-// so that * does not open them by accident. Peers with any line may use the frames and cancellations of the
-// streams and calls that the list has allowed them.
+// so that * does not open them by accident. A peer that any line allows something may also send the frames of streams and cancel calls,
+// because these requests act only on streams and calls of its own connection, which the list has allowed before.
 //
-// PROVIDER is the id of a provider, or *. An RPC of a program without providers has the id 0.
+// PROVIDER is the id of a provider, or *. An RPC that is registered for no provider has the id 65535 in the flavour Margo, and 0 in the
+// flavours Mercury and Thallium.
 //
-// Fields that contain white space or # stand in double quotes, in the manner of Go, as a whole or from any place on. Lines that begin with # are comments.
+// A part of a field that contains white space or # stands in double quotes, with the escapes of a Go string, as in subject:"CN=a b". A line
+// that begins with # is a comment, and so is the rest of a line from a # that begins a field.
 //
 // A list decides about calls. It does not decide about memory that a handle has given to a peer, nor about connections, which Config.Admit refuses.
 package authz

@@ -31,8 +31,8 @@ const (
 // administrative begins the names of the RPCs that packages of this module serve for themselves.
 const administrative = "__"
 
-// carriers are the RPCs by which package native moves the elements of streams and cancels calls. Each acts only on streams and calls of the
-// connection over which it comes, and the list has decided about these when they began.
+// carriers are the RPCs by which package native moves the elements of streams and cancels calls. They are allowed to every peer that a rule
+// matches, because each acts only on streams and calls of the connection over which it comes, and the list has allowed these when they began.
 var carriers = map[string]bool{"__native_stream__": true, "__native_cancel__": true}
 
 // List is a list of the calls that peers may make. The zero List, and a nil *List, allow none. Its methods are safe for concurrent use.
@@ -121,7 +121,7 @@ func (l *List) Allows(p identity.Peer, rpc string, provider uint16) bool {
 }
 
 // Interceptor returns an interceptor for Config.Interceptors that refuses the requests which the list does not allow. It should be the first
-// one, so that no other one acts on a refused request. Calls that the process makes pass.
+// one, so that no other one acts on a refused request. It passes the calls that the process itself makes.
 func (l *List) Interceptor() cinnabar.Interceptor {
 	return func(ctx context.Context, c *cinnabar.CallInfo, next func(context.Context) error) error {
 		if !c.Server || l.Allows(c.Identity, c.RPC, c.Provider) {
@@ -306,7 +306,7 @@ func parseCondition(s string) (condition, error) {
 	return condition{}, fmt.Errorf("identity %q of the unknown kind %q; want subject, DNS, email, IP, URI, uid, addr, token, self or any", s, kind)
 }
 
-// parsePrefix reads an IP address or a prefix without bits behind its length.
+// parsePrefix reads an IP address, or a prefix whose address has only zeros behind the prefix length.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
 		return netip.PrefixFrom(a, a.BitLen()), nil
@@ -336,7 +336,7 @@ func fields(line string) (list []string, err error) {
 	}
 }
 
-// nextField returns the field at the begin of s.
+// nextField returns the field at the start of s, without its quotes, and the rest of s.
 func nextField(s string) (field, rest string, err error) {
 	var b strings.Builder
 	for s != "" && s[0] != ' ' && s[0] != '\t' {

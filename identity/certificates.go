@@ -16,7 +16,7 @@ const maxPEM = 4 << 20
 
 // Files are the files of a [Certificates], in PEM.
 type Files struct {
-	// Certificate holds the certificate of this process, followed by those between it and an authority, and Key its private key. Both may be
+	// Certificate holds the certificate of this process, followed by the intermediate certificates, and Key its private key. Both may be
 	// empty for a client that has no certificate. On Unix Key must not be readable for all users, nor writable for its group.
 	Certificate, Key string
 	// Authorities holds the certificates of the authorities that may have issued the certificates of peers. If it is empty, a client accepts
@@ -95,7 +95,7 @@ func (f *Files) readCertificate(now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, err := tls.X509KeyPair(text, key) // which compares the two
+	cert, err := tls.X509KeyPair(text, key) // compares the public keys of the two
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Certificate, f.Key, err)
 	}
@@ -145,7 +145,7 @@ func (c *Certificates) Config() *tls.Config {
 // Dial returns the configuration for the next connection that this process makes. It is a function for Config.DialTLS of an engine.
 func (c *Certificates) Dial() (*tls.Config, error) { return c.base(), nil }
 
-// base returns a configuration with the present authorities.
+// base returns a configuration with the authorities that were read last.
 func (c *Certificates) base() *tls.Config {
 	m := c.current.Load()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: c.files.ServerName, RootCAs: m.roots}

@@ -1,5 +1,5 @@
-// Package identity has the proofs by which processes know each other: the identity of a peer, tokens, and certificates that are read from
-// files.
+// Package identity has the types by which processes authenticate each other: the identity of a peer, tokens, and certificates that are read
+// from files.
 //
 // A [Peer] is the identity of a peer as far as it was proven. The handler of a request reads it from cinnabar.InfoFrom, and Config.Admit
 // receives it before the engine accepts a connection:
@@ -11,7 +11,7 @@
 //		return nil
 //	}
 //
-// A [Token] is a secret that several processes share. Each of them proves to the other one that it has the token, and none sends it.
+// A [Token] is a secret that several processes share. The two ends of a connection prove to each other that they have it, and neither sends it.
 //
 // A [Certificates] holds the certificate, the key and the authorities of a TLS configuration, and reads their files again on demand:
 //
@@ -19,7 +19,7 @@
 //	...
 //	cfg := &cinnabar.Config{TLS: certs.Config()}
 //	...
-//	err = certs.Reload() // the old ones stay in use if the files are wrong
+//	err = certs.Reload() // after an error the old contents stay in use
 //
-// Package authz decides by these identities about requests.
+// Package authz allows or refuses requests by these identities.
 package identity

@@ -40,13 +40,13 @@ func (k Kind) String() string {
 	return "kind " + strconv.Itoa(int(k))
 }
 
-// Peer is the identity of the peer of a connection. It contains only facts that the network, TLS or the kernel has proven: the port and
-// the number of a process that a peer states by itself are not in it. The zero Peer is that of a peer of which nothing was proven.
+// Peer is the identity of the peer of a connection. It contains only facts that the network, TLS or the kernel has proven. The port and the
+// process id in a peer's own messages are not in it, because the peer may lie. The zero Peer is that of a peer of which nothing was proven.
 //
 // The receiver of a Peer must not change the elements of Names.
 type Peer struct {
 	Kind Kind
-	// Host is the IP address that the connection comes from. Several processes may share it, and a host on the path may use it. It is the zero
+	// Host is the IP address that the connection comes from. Several processes may share it, and a host on the path may forge it. It is the zero
 	// Addr over shared memory.
 	Host netip.Addr
 	// Subject is the subject of the certificate, "CN=name,O=organization". It is empty for other kinds than Certificate.
@@ -56,8 +56,8 @@ type Peer struct {
 	Names []string
 	// UID is the number of the user of a Process.
 	UID uint32
-	// PID is the number that the kernel has given for a Process when it connected; 0: it has not. It serves for information alone, because the
-	// number of a process that has ended goes to another one.
+	// PID is the process id that the kernel has attached when a Process connected; 0: the kernel has attached none. Programs should only display
+	// it, because the system gives the id of a process that has ended to another one.
 	PID int32
 	// Token reports whether the peer has proven the token of this process.
 	Token bool

@@ -24,18 +24,18 @@ const (
 	TokenBytes    = 32
 	MinTokenBytes = 16
 
-	maxTokenBytes = 64 // beyond the block of HMAC-SHA-256 a key is hashed first, so that more bytes add nothing
+	maxTokenBytes = 64 // the block of SHA-256: HMAC hashes a longer key to 32 bytes, so more bytes would add nothing
 	// tokenPrefix begins the text of a token, so that a file with another secret, such as a password, is not taken for one.
 	tokenPrefix = "cinnabar-token:"
 	// maxTokenFile bounds the file of a token in bytes.
 	maxTokenFile = 256
-	// leastDistinct is the least number of different bytes in a secret. Of 16 random bytes fewer are different once in 10^13 tokens, and a
-	// secret of equal bytes is an array that nothing was written to.
+	// leastDistinct is the least number of different bytes in a secret, because an array that nothing was written to has one. Only one in
+	// 10^13 secrets of 16 random bytes has fewer than leastDistinct.
 	leastDistinct = 8
 )
 
 // Token is a secret of at least 128 random bits that several processes share. Each side of a connection proves to the other one that it has
-// the token. It does not travel, and String, JSON and log lines hide it. The zero Token is none.
+// the token without sending it. String, the verbs of package fmt, package json and log lines do not show the secret. The zero Token is none.
 type Token struct {
 	// secret is a Handle and no string, because package fmt prints the fields of values within unexported fields without their methods. Of a
 	// Handle it prints an address.
@@ -57,7 +57,7 @@ func NewToken() Token {
 	return Token{unique.Make(string(b[:]))}
 }
 
-// TokenOf returns the token with the given secret, of which the caller knows that it is random. It copies secret.
+// TokenOf returns the token with the given secret. The caller guarantees that the bytes are random. TokenOf copies secret.
 func TokenOf(secret []byte) (Token, error) {
 	if n := len(secret); n < MinTokenBytes {
 		return Token{}, fmt.Errorf("a token of %d bits; at least %d random bits are required, because a shorter one can be guessed: make one with cinnabar token new", 8*n, 8*MinTokenBytes)
@@ -142,7 +142,7 @@ func open(path string) (*os.File, error) {
 // sharedRights are the rights on a file with a secret that other users must not have.
 const sharedRights fs.FileMode = 0o027
 
-// private returns an error if other users may read the file at path, or its group may change it.
+// private returns an error if users other than the owner and the group may use the file at path, or if its group may change it.
 func private(path string, info fs.FileInfo) error {
 	if info.IsDir() {
 		return fmt.Errorf("%s is a directory, and a file with a secret is required", path)
@@ -153,10 +153,10 @@ func private(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// IsZero reports whether t is none.
+// IsZero reports whether t is the zero Token.
 func (t Token) IsZero() bool { return t == Token{} }
 
-// Equal reports whether both are the same token, in a time that does not depend on their bytes.
+// Equal reports whether t and u are the same token, in a time that does not depend on their bytes.
 func (t Token) Equal(u Token) bool { return hmac.Equal(t.bytes(), u.bytes()) }
 
 // Reveal returns the text of the token for a file that other processes read.
@@ -178,8 +178,8 @@ func (t Token) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, t.String()
 // LogValue implements [slog.LogValuer].
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// MAC returns the HMAC-SHA-256 of the parts with the secret as key. label is the purpose of the MAC. Each part counts with its length, so
-// that no two lists of parts have the same MAC. A process must not compute MACs with a label of this module, "cinnabar …", for others,
+// MAC returns the HMAC-SHA-256 of the parts with the secret as key. label is the purpose of the MAC. The length of each part is hashed before
+// it, so that two lists with the same bytes and other boundaries have different MACs. A process must not compute MACs with a label of this module, "cinnabar …", for others,
 // because they prove the token.
 func (t Token) MAC(label string, parts ...[]byte) (mac [sha256.Size]byte) {
 	h := hmac.New(sha256.New, t.bytes())

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// maxCalls is the number of calls at the same time, and maxOfHost the number of those for one host.
+	// maxCalls is the largest number of calls at the same time, and maxOfHost the largest number of those for one host.
 	maxCalls  = 64
 	maxOfHost = 16
-	// Time bounds a call, and the wait for its turn before it, together.
+	// Time bounds the sum of the wait for a place and the call.
 	Time = 5 * time.Second
 )
 
@@ -54,10 +54,10 @@ func New(ask Func, panicked func(value any, stack []byte)) *Gate {
 // ErrRefused is the error of a peer that was not accepted.
 var ErrRefused = errors.New("refused by Config.Admit")
 
-// errSlow is the cause of a refusal without a decision.
+// errSlow is the cause of a refusal because Time has passed before a decision.
 var errSlow = fmt.Errorf("%w: it did not decide within %v", ErrRefused, Time)
 
-// Admit calls the function for a peer of a host. It returns an error that is ErrRefused if the function returns an error, panics, or does not return
+// Admit calls the function for a peer of a host. It returns an error that matches ErrRefused if the function returns an error, panics, or does not return
 // in time. ctx ends when the connection or the endpoint is closed. A function that goes on after its context has ended keeps its place
 // among the calls.
 func (g *Gate) Admit(ctx context.Context, host hostquota.Host, p identity.Peer) error {
@@ -85,7 +85,7 @@ func (g *Gate) Admit(ctx context.Context, host hostquota.Host, p identity.Peer) 
 	}
 }
 
-// refusal returns the error of a call that was not decided.
+// refusal returns the error for a peer about which the function has not decided when ctx ends.
 func refusal(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, ErrRefused) {
@@ -94,7 +94,7 @@ func refusal(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// call calls the function, and sends its result. A panic, and the end of its goroutine, are errors.
+// call calls the function, and sends its result. A panic, and a function that ends its goroutine (runtime.Goexit), are errors.
 func (g *Gate) call(ctx context.Context, p identity.Peer, result chan<- error) {
 	err := errors.New("it ended its goroutine")
 	defer func() {
@@ -107,7 +107,7 @@ func (g *Gate) call(ctx context.Context, p identity.Peer, result chan<- error) {
 	err = g.ask(ctx, p)
 }
 
-// enter waits for a place.
+// enter waits until fewer than maxCalls calls run, fewer than maxOfHost of them for host, and counts one more.
 func (g *Gate) enter(ctx context.Context, host hostquota.Host) error {
 	for {
 		g.mu.Lock()

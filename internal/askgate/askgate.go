@@ -2,7 +2,7 @@
 // time.
 //
 // A [Gate] has three bounds: a rate for each host, a rate for all hosts together, and a number of descriptions that are made at the same
-// time. A host that keeps to its rate may be refused only when the other two are used up.
+// time. A host that keeps to its rate is refused only if one of the other two bounds is reached.
 package askgate
 
 import (
@@ -18,7 +18,7 @@ import (
 const (
 	HostRate  = 10 // questions of one host in a second
 	TotalRate = 40 // questions of all hosts in a second
-	Seconds   = 2  // of a rate that may come at once
+	Seconds   = 2  // burst: so many seconds' questions may come at once
 	Together  = 4  // descriptions that are made at the same time
 	maxHosts  = 1024
 )
@@ -43,13 +43,13 @@ type Gate struct {
 	inside int
 }
 
-// bucket has the questions that may still be asked.
+// bucket is a token bucket: left is the number of questions that may still come now.
 type bucket struct {
 	left float64
 	at   time.Time // when left was computed; zero: never, so the bucket is full
 }
 
-// fill adds the questions of the time since the last call.
+// fill adds the questions that rate permits for the time since the last call.
 func (b *bucket) fill(rate float64, now time.Time) {
 	if b.at.IsZero() {
 		b.left = rate * Seconds
@@ -93,8 +93,8 @@ func (g *Gate) enter(h hostquota.Host, now time.Time) (leave func(), err error) 
 	return g.leave, nil
 }
 
-// makeRoomLocked forgets the hosts whose buckets are full by now, or all hosts if there is none, because the rate of all hosts together
-// bounds the rest.
+// makeRoomLocked removes the hosts whose buckets are full again, because a new bucket is full too. If there are none, it removes all hosts; the
+// rate of all hosts together still bounds the questions then.
 //
 // +checklocks:g.mu
 func (g *Gate) makeRoomLocked(now time.Time) {

@@ -80,7 +80,7 @@ var layers = map[string]row{
 	// Mercury's return codes.
 	"codes": {},
 
-	// The proofs by which peers know each other.
+	// The authentication of peers.
 	"identity":            {test: []string{"internal/tlstest"}},
 	"internal/tokenproof": {code: []string{"identity"}},
 	"internal/admission":  {code: []string{"identity", "internal/hostquota", "internal/invariants"}},

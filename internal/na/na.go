@@ -171,8 +171,8 @@ type SegmentRegistrar interface {
 // PieceRegistrar is an [Endpoint] that may register several pieces of memory together, because its device has a limited number of
 // registrations.
 type PieceRegistrar interface {
-	// RegisterPieces is Register for all of segs, of which none may be empty. handles[i] describes segs[i]. A Memory of mems covers one or
-	// several pieces: the bytes of these, and no others. After an error nothing is registered.
+	// RegisterPieces is Register for each element of segs; none may be empty. handles[i] describes segs[i]. Each Memory of mems covers one or
+	// several of these pieces, and no other bytes. After an error nothing is registered.
 	RegisterPieces(segs [][]byte, access Access) (mems []Memory, handles []Handle, err error)
 }
 
@@ -333,7 +333,7 @@ func HasSoleReader(a Addr) bool {
 	return ok
 }
 
-// Identified is an [Addr] of a request on a network that knows its peer.
+// Identified is an [Addr] of the sender of a request, on a network that has authenticated the sender.
 type Identified interface {
 	// Identity returns the facts about the peer that TLS, the network or the kernel has proven.
 	Identity() identity.Peer

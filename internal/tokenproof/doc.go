@@ -11,12 +11,13 @@
 //	  |---------------------------------------------------------> |
 //
 // A proof is the HMAC-SHA-256, with the token as key, over the role of its sender, both nonces, and the exporter value of the TLS connection
-// (RFC 8446, section 7.5). The role keeps the proof of a server from being used as that of a client. The nonces have 32 random bytes, so that no
-// answer can be used again. The exporter value is another one on each TLS connection, so a relay that ends TLS at itself has a proof for the
-// wrong connection. A client proves nothing before it has verified the server's proof, so a stranger that is dialed learns a nonce alone.
+// (RFC 8446, section 7.5). The role is a part, so that a proof of a server cannot be reflected as one of a client. The nonces, of 32 random bytes,
+// are parts, so that a proof cannot be replayed. The exporter value is a part, because it differs on each TLS connection: a relay that terminates
+// TLS has a proof for the wrong connection. A client proves nothing before it has verified the server's proof, so a stranger that an endpoint
+// dials learns only the nonce.
 //
-// An endpoint is client and server at the same time. A stranger that it dials could pass the exchange on to the endpoint's own listener, and
-// would then have a connection there that the endpoint itself has proven. [Nonces] detects that.
+// An endpoint is client and server at the same time. A stranger that the endpoint dials could relay the exchange to the endpoint's own listener,
+// and would then have a connection there for which the endpoint itself has made the proof. [Nonces] detects such a relay.
 //
 // Each message begins with a head:
 //

@@ -19,7 +19,7 @@ const (
 	mark     = "cntk"
 )
 
-// HeadLen is the number of bytes that [Server] has read of a connection that begins otherwise.
+// HeadLen is the number of bytes that [Server] has read of a connection that does not begin with a hello.
 const HeadLen = headLen
 
 // kind is the kind of a message.
@@ -60,11 +60,11 @@ func (r reason) String() string {
 
 // Errors of an exchange that does not succeed. The texts name the cause and the remedy.
 var (
-	// ErrAbsent is the error of [Server] for a connection that begins otherwise than by a hello.
+	// ErrAbsent is the error of [Server] for a connection that does not begin with a hello.
 	ErrAbsent = errors.New("a peer without a token was refused; it must have the same Config.Token, or --token-file")
 	// ErrUnproven is the error of both sides for a peer that has not proven the token.
 	ErrUnproven = errors.New("the peer has not proven the token")
-	// ErrOwn is the error of [Server] for a hello of this process that came back.
+	// ErrOwn is the error of [Server] for a hello that this process has sent itself and that a peer has relayed back.
 	ErrOwn = errors.New("the hello of a handshake that this process has begun came back from another connection, so a peer has passed it on")
 )
 
@@ -138,8 +138,9 @@ func readBody(r io.Reader, head []byte, want kind, body []byte) error {
 	return nil
 }
 
-// Client makes the exchange as the side that has dialed. binding is the exporter value of the TLS connection; nil without TLS. own is called
-// with the nonce before it is sent, and the function that it returns when the exchange is over. The deadline of rw bounds the exchange.
+// Client makes the exchange as the side that has dialed. binding is the exporter value of the TLS connection; nil without TLS. Client calls own
+// with its nonce before it sends the nonce, and calls the function that own returns when the exchange is over. The deadline of rw bounds the
+// exchange.
 func Client(rw io.ReadWriter, t identity.Token, binding []byte, own func(Nonce) func()) error {
 	mine := newNonce()
 	defer own(mine)()
@@ -174,7 +175,7 @@ func differ(binding []byte) string {
 // Server makes the exchange as the side that was dialed. binding is as for [Client]. own reports whether a nonce belongs to an exchange that
 // this process has begun as a client with another process. The deadline of rw bounds the exchange.
 //
-// With [ErrAbsent] head has the first bytes of the connection.
+// If err is [ErrAbsent], head has the first bytes of the connection, so that the caller can parse them as another protocol.
 func Server(rw io.ReadWriter, t identity.Token, binding []byte, own func(Nonce) bool) (head [HeadLen]byte, err error) {
 	if _, err := io.ReadFull(rw, head[:]); err != nil {
 		return head, fmt.Errorf("%w: a connection without a hello: %w", ErrUnproven, err)

@@ -34,8 +34,8 @@ const (
 	// cmTaken stands there in a refusal inside TLS, because a peer with another certificate has the place of the address.
 	cmTaken = 0x636e746b
 
-	// cmWantsToken stands there in a refusal of an endpoint with a token to a peer without one, and cmNotAdmitted in that of an
-	// endpoint whose program does not admit the peer.
+	// An endpoint with a token puts cmWantsToken there in its refusal of a peer without one. An endpoint whose Config.Admit refuses the peer
+	// puts cmNotAdmitted there.
 	cmWantsToken  = 0x636e776b
 	cmNotAdmitted = 0x636e6e61
 
@@ -69,7 +69,7 @@ type cmMessage struct {
 	pid      uint32
 	probe    probe
 	id       processID // zero: a process in C
-	mark     uint32    // of a refusal: its reason, cmWantsTLS and its like; any other value is that of an ordinary refusal
+	mark     uint32    // of a refusal: its reason, such as cmWantsTLS; 0 or an unknown value: an ordinary refusal
 }
 
 // processID is the random identity of an endpoint for one peer. Go peers send it in words of the connection message that C ignores. It
@@ -175,7 +175,7 @@ func nackOf(req []byte) []byte {
 	return b
 }
 
-// markedNack returns the refusal of a request with its reason, cmWantsTLS and its like.
+// markedNack returns the refusal of a request with a reason, such as cmWantsTLS.
 func markedNack(req []byte, reason uint32) []byte {
 	b := nackOf(req)
 	binary.BigEndian.PutUint32(b[offCMHasID:], reason)

@@ -16,8 +16,8 @@ import (
 	"cinnabar/internal/tokenproof"
 )
 
-// This file has the steps of a handshake that prove the peers to each other and ask the program: the token comes behind TLS and before
-// the connection request, and Config.Admit behind the request.
+// The functions of this file authenticate the peers during a handshake. The order is: TLS, the exchange of the token, the connection request,
+// Config.Admit, and the answer to the request.
 
 // Errors of a dial by the reason in the server's refusal.
 var (
@@ -25,10 +25,10 @@ var (
 	errNotAdmitted = errors.New("the server does not admit this process: its Config.Admit refused it, and its log has the reason")
 )
 
-// errTokenHello is the error of a connection that begins with the proof of a token, which this endpoint has not.
+// errTokenHello is the error of a connection that begins with the hello of package tokenproof, although this endpoint has no token.
 var errTokenHello = errors.New("a peer with a token was refused, because this endpoint has none; set Config.Token, or --token-file, at both ends or at none")
 
-// refusalOf returns the error of a refusal by its mark.
+// refusalOf returns the error for the mark of a refusal.
 func refusalOf(mark uint32) error {
 	switch mark {
 	case cmWantsTLS:
@@ -79,7 +79,7 @@ func (e *Endpoint) isSelf(addr netip.AddrPort) bool {
 }
 
 // verifyToken verifies the peer's proof of the token on an accepted connection, and proves the token. It does nothing without a token. A peer
-// that begins with a connection request gets a refusal that it understands.
+// that begins with a connection request, such as one in C, gets an ordinary refusal, which it understands.
 func (e *Endpoint) verifyToken(h *handshakeConn) (cause string, err error) {
 	if e.cfg.Token.IsZero() {
 		return "", nil

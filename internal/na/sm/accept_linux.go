@@ -46,12 +46,13 @@ func (e *Endpoint) readSocket() (more bool) {
 	return true
 }
 
-// identifyBatches bounds the batches of datagrams that are read for the identity of one client. The socket holds fewer datagrams.
+// identifyBatches is the largest number of batches of datagrams that awaitIdentity reads. The socket cannot hold so many.
 const identifyBatches = 8
 
-// awaitIdentity reads the datagram of a client that has put its command into the ring as well, before the first message of the client. The
-// client has sent the datagram before the message, and the kernel has attached its credentials to it. Datagrams can end conns, so
-// the poller must not have the receive role. A client that never sleeps has no datagram and stays of kind Unknown.
+// awaitIdentity reads the datagrams in the socket, among them that of a client whose command was read from the ring. The poller calls it before it
+// delivers the first message of the client, because the client has sent the datagram, to which the kernel attaches the credentials, before that
+// message. Datagrams can end conns, so the poller must not have the receive role. A client that never sleeps sends no datagram, and its identity
+// stays of kind Unknown.
 func (e *Endpoint) awaitIdentity(c *conn) {
 	if !c.enter() {
 		return

@@ -47,7 +47,7 @@ type conn struct {
 
 	unsignaled  int  // guarded by addr.mu: messages sent before the peer's doorbell came; promote rings for them
 	provisional bool // owned by the poller: the peer has sent no datagram so far
-	searched    bool // owned by the poller: awaitIdentity has looked for one
+	searched    bool // owned by the poller: awaitIdentity has looked for the datagram of the client
 
 	role       role
 	ending     atomic.Pointer[ending] // set when the peer has left; the conn fails once its messages are delivered
