@@ -14,9 +14,9 @@ import (
 // Call calls r at a server that the Client chooses.
 //
 // The call is sent to another server if the first one has refused it before a handler has begun: it is draining, or has too many requests. If r is declared
-// with [native.Idempotent], it is also sent again if a handler may have run: the server is lost, or its handler answers codes.Again; and it is hedged
-// (Config.Hedge). A call is sent at most Config.Attempts times, and once more by a hedge. Except after a refusal of a draining server, each
-// repetition and each hedge takes a part of the budget (Config.RetryRatio), and does not happen if that is used up.
+// with [native.Idempotent], it is also sent again if a handler may have run: the server is lost, or its handler answers codes.Again or codes.Draining;
+// and it is hedged (Config.Hedge). A call is sent at most Config.Attempts times, and once more by a hedge. Each repetition, except after a refusal of a
+// draining server, and each hedge takes a token of the budget (Config.RetryRatio), and does not happen if the budget has none.
 //
 // ctx bounds all of this. When Call returns, no attempt is under way any more. The error is that of the last attempt.
 func Call[In, Out any](ctx context.Context, c *Client, r *native.RPC[In, Out], in In) (Out, error) {
@@ -33,7 +33,7 @@ type attempts struct {
 	tried map[*server]bool
 }
 
-// do makes a call by its function for one attempt.
+// do makes a call; attempt makes one attempt of it.
 func do[Out any](ctx context.Context, c *Client, idempotent bool, attempt func(context.Context, cinnabar.Target) (Out, error)) (Out, error) {
 	c.budget.deposit()
 	a := &attempts{c: c, idempotent: idempotent}
@@ -43,7 +43,7 @@ func do[Out any](ctx context.Context, c *Client, idempotent bool, attempt func(c
 	return hedge(ctx, a, attempt)
 }
 
-// repeat makes up to that many attempts.
+// repeat makes up to most attempts, each at another server if one is ready.
 func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(context.Context, cinnabar.Target) (Out, error)) (out Out, err error) {
 	for n, pause := 1, repeatPause; ; n, pause = n+1, min(2*pause, lastPause) {
 		s, unready := a.acquire(ctx)
@@ -72,7 +72,7 @@ func once[Out any](ctx context.Context, c *Client, s *server, attempt func(conte
 	return attempt(ctx, s.target)
 }
 
-// hedge makes attempts, and one more at another server when there is no response after some time. It returns when both have ended.
+// hedge makes attempts, and one more at another server when there is no response after Config.Hedge. It returns when both have ended.
 func hedge[Out any](ctx context.Context, a *attempts, attempt func(context.Context, cinnabar.Target) (Out, error)) (Out, error) {
 	type outcome struct {
 		out Out
@@ -113,11 +113,11 @@ func hedge[Out any](ctx context.Context, a *attempts, attempt func(context.Conte
 		case r.err == nil || lanes == 1 || handled(r.err) && !a.repeatable(r.err):
 			return r.out, r.err
 		}
-		lanes-- // the result of the other one is that of the call
+		lanes-- // the result of the other goroutine is that of the call
 	}
 }
 
-// acquire chooses a server and remembers it.
+// acquire chooses a server, and adds it to tried.
 func (a *attempts) acquire(ctx context.Context) (*server, error) {
 	a.mu.Lock()
 	tried := make(map[*server]bool, len(a.tried))
@@ -152,7 +152,7 @@ func (a *attempts) spare() bool {
 	return false
 }
 
-// repeatable reports whether the call may be sent again after err. It may if no handler has begun, and an idempotent one also if a handler may have run.
+// repeatable reports whether the call may be sent again after err: any call if no handler has begun, and an idempotent one also if a handler may have run.
 func (a *attempts) repeatable(err error) bool {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	if !ok {
@@ -168,7 +168,7 @@ func (a *attempts) repeatable(err error) bool {
 	return false
 }
 
-// sleep waits, and returns false if ctx ends first.
+// sleep waits for d, and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) (slept bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -182,10 +182,11 @@ func sleep(ctx context.Context, d time.Duration) (slept bool) {
 	return slept
 }
 
-// budgetMost is the number of repetitions that a budget has at first, and at most.
+// budgetMost is the number of tokens that a budget has at first, and the largest number that it may have.
 const budgetMost = 10
 
-// budget bounds the repetitions to a part of the calls.
+// budget is a token bucket that bounds the repetitions and hedges to a part of the calls. Each call adds ratio tokens, and each repetition or hedge takes
+// one.
 type budget struct {
 	mu    sync.Mutex
 	ratio float64
@@ -199,14 +200,14 @@ func (b *budget) init(ratio float64) {
 	b.ratio, b.tokens = ratio, budgetMost
 }
 
-// deposit counts a call.
+// deposit adds the tokens of one call.
 func (b *budget) deposit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tokens = min(budgetMost, b.tokens+b.ratio)
 }
 
-// withdraw pays for a repetition, or returns false.
+// withdraw takes a token, or returns false if there is none.
 func (b *budget) withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -47,11 +47,12 @@ type Config struct {
 	MaxServers int    // servers that are used; 0: 256. Further ones of the Resolver are left out
 
 	Refresh time.Duration // between two calls of the Resolver; 0: 30 s
-	// MinRefresh is the least time between them, also when servers fail, so that an outage does not become a flood of queries; 0: 1 s.
+	// MinRefresh is the least time between two calls, also when servers fail, so that an outage does not become a flood of queries; 0: 1 s.
 	MinRefresh time.Duration
 
 	Attempts int // how often one call is sent at most, without a hedge; 0: 3
-	// RetryRatio is the part of the calls by which repeated and hedged ones may exceed their number, after the first ten; 0: 0.1.
+	// RetryRatio is the number of repetitions and hedges that each call adds to the budget, which begins with ten and has ten at most. So a client may
+	// repeat ten calls at once, and in the long run this part of its calls; 0: 0.1.
 	RetryRatio float64
 	// Hedge is the time after which an idempotent call is sent to a second server, too, if there is no response. The first response is the result, and
 	// the other call is cancelled. 0: never.
@@ -83,9 +84,9 @@ type Client struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	wanted chan struct{} // has an element if the Resolver should be asked soon
+	wanted chan struct{} // has an element if run should call the Resolver soon
 
-	// The network; tests have another one.
+	// The functions of the network, which tests replace.
 	lookup func(addr string) (*cinnabar.Endpoint, error)
 	watch  func(ctx context.Context, to cinnabar.Target, service string, report func(native.Serving)) error
 
@@ -93,7 +94,7 @@ type Client struct {
 	// +checklocks:mu
 	servers []*server // in the order of the Resolver
 	// +checklocks:mu
-	turn uint // of RoundRobin, and of equally loaded servers
+	turn uint // number of the choice: where RoundRobin, and LeastLoaded among equals, begin in the list
 	// +checklocks:mu
 	resolved bool // the Resolver has answered
 	// +checklocks:mu
@@ -146,12 +147,12 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// run asks the Resolver at the start, each Refresh, and when servers fail, but not more often than each MinRefresh.
+// run calls the Resolver at the start, after each Refresh, and when servers fail, but at most once in MinRefresh.
 func (c *Client) run() {
 	for {
 		c.resolve()
 		select {
-		case <-c.wanted: // it came before the answer
+		case <-c.wanted: // set before the answer, which serves it
 		default:
 		}
 		if !c.pause(c.cfg.MinRefresh) {
@@ -182,7 +183,7 @@ func (c *Client) pause(d time.Duration) bool {
 	}
 }
 
-// want has the Resolver asked soon.
+// want makes run call the Resolver soon, at most once in MinRefresh.
 func (c *Client) want() {
 	select {
 	case c.wanted <- struct{}{}:
@@ -190,7 +191,7 @@ func (c *Client) want() {
 	}
 }
 
-// resolve asks the Resolver and takes over its servers.
+// resolve calls the Resolver, and replaces the servers by those that it returns.
 func (c *Client) resolve() {
 	ctx, cancel := context.WithTimeout(c.ctx, resolveTime)
 	defer cancel()
@@ -238,7 +239,7 @@ func (c *Client) start(a Address, name string) *server {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(c.ctx)
 	ep, err := c.lookup(a.Addr)
-	if err != nil { // for good, because the address is not valid
+	if err != nil { // the server stays down, because the address is not valid
 		s.state, s.cause = down, err
 		return s
 	}
@@ -278,8 +279,8 @@ func (c *Client) Servers() ([]Server, error) {
 	return list, c.problem
 }
 
-// Pick returns a server for a call or a stream of the program. The program must call done once, at the end, with the error or nil; the Client counts the
-// call until then, and learns from the error whether the server is draining or lost. Pick waits while no server is known to be serving but some may be, and
+// Pick returns a server for a call or a stream of the program. The program must call done once, when the call or stream has ended, with its error or
+// nil. Until then the Client counts the call for LeastLoaded. By the error the Client finds out that the server is draining or lost. Pick waits while no server is known to be serving but some may be, and
 // returns an error with the states of all servers if none is.
 func (c *Client) Pick(ctx context.Context) (to cinnabar.Target, done func(error), err error) {
 	s, err := c.acquire(ctx, nil)
@@ -370,7 +371,8 @@ func (c *Client) chooseLocked(tried map[*server]bool) *server {
 // maxListed is the number of servers that an error lists.
 const maxListed = 8
 
-// nothingLocked returns the error of a call when no server is ready. Its code is codes.Draining if all servers are draining.
+// nothingLocked returns the error of a call when no server is ready. The code is codes.Draining if all servers are draining, and codes.HostUnreach
+// otherwise.
 // +checklocks:c.mu
 func (c *Client) nothingLocked() error {
 	code, causes := codes.Draining, []error{}
@@ -402,5 +404,5 @@ func (c *Client) nothingLocked() error {
 	return &cinnabar.Error{Op: "choose a server", Code: code, Err: err}
 }
 
-// jitter returns a time between half of d and d, so that clients do not come back together.
+// jitter returns a random time between half of d and d, so that clients which lost a server together do not return together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

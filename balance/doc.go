@@ -11,8 +11,8 @@
 //
 // [Call] sends a call again, to another server, if the first server has refused it before a handler has begun, because it is draining or overloaded.
 // Only an RPC that is declared with [cinnabar/native.Idempotent] is also sent again after a failure that leaves open whether a handler has run, and
-// only such an RPC is hedged: sent to a second server when the first one takes long. A budget bounds the repeated calls to a part of all calls, so that they
-// do not amplify an outage.
+// only such an RPC is hedged: sent to a second server when the first one takes long. A budget bounds the repeated calls to a part of all calls, because
+// clients that repeat every call multiply the load of servers that are overloaded.
 //
 // A program that opens streams, or calls with options, asks for one server by [Client.Pick].
 //

@@ -14,8 +14,8 @@ import (
 	"cinnabar/codes"
 )
 
-// Resolver lists the servers of a service. A Client calls Resolve from one goroutine at a time, with a context that ends after ten seconds, and
-// with Client.Close, which waits for Resolve.
+// Resolver lists the servers of a service. A Client calls Resolve from one goroutine at a time. The context ends after ten seconds, or when Client.Close
+// is called, which waits for Resolve.
 type Resolver interface {
 	// Resolve returns the servers in the order of preference. An empty list says that there is none now; with an error the Client keeps the servers that
 	// it has. The Client takes the first ones up to Config.MaxServers.
@@ -24,7 +24,7 @@ type Resolver interface {
 
 // Address is a server.
 type Address struct {
-	Addr     string  // for Engine.Lookup
+	Addr     string  // in a form that Engine.Lookup takes
 	Provider *uint16 // nil: the calls are addressed to no provider
 }
 

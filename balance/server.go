@@ -37,7 +37,7 @@ type server struct {
 	state state
 	cause error // of down
 	calls int
-	stop  context.CancelCauseFunc // ends the watch, because a call has failed; nil: there is no watch
+	stop  context.CancelCauseFunc // ends the watch of the server's health, with the error of a call as cause; nil: there is no watch
 }
 
 // run watches the server until ctx ends. It begins again after a pause when the watch fails.
@@ -58,7 +58,7 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// observe watches the server until the watch fails, or life ends. It returns true if the server was ready.
+// observe watches the health of the server until the watch fails, a call fails, or life ends. It returns true if the server was ready.
 func (s *server) observe(life context.Context) (was bool) {
 	c := s.client
 	ctx, stop := context.WithCancelCause(life)
@@ -72,7 +72,7 @@ func (s *server) observe(life context.Context) (was bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if ctx.Err() != nil {
-			return // a call has failed since
+			return // a call has failed in the meantime, and its error decides
 		}
 		silence.Stop()
 		s.state, s.cause = notServing, nil
@@ -122,7 +122,7 @@ func (s *server) release(err error) {
 	s.failLocked(err)
 }
 
-// fate returns the state of a server that has answered a call with err.
+// fate returns the state of a server that a call with the result err implies.
 func fate(err error) state {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	switch {
@@ -135,7 +135,8 @@ func fate(err error) state {
 	return ready
 }
 
-// handled reports whether a handler, or an interceptor of the server, has made the error.
+// handled reports whether a handler, or an interceptor of the server, has made the error. Only these errors come with a native.Error, so an error
+// without one shows that no handler has begun.
 func handled(err error) bool {
 	_, ok := errors.AsType[*native.Error](err)
 	return ok

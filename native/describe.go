@@ -34,7 +34,7 @@ func init() {
 	kinds[reflect.Struct.String()] = hasFields
 }
 
-// tagKeys are the struct tags that codecs read. The tag of a field has only the value of that key.
+// tagKeys are the keys of the struct tags that codecs read. The description of a field has only the value of its codec's key.
 var tagKeys = map[string]string{"hgproc": "proc", "cereal": "cereal"}
 
 // describer describes the types of one RPC.
@@ -76,7 +76,7 @@ func describe(r *envelope.Registration) Description {
 	return d
 }
 
-// place describes a type, unless that was done already, and returns its place.
+// place describes a type, unless x.types has it already, and returns its index in x.types.
 func (x *describer) place(t reflect.Type, depth int) (uint32, error) {
 	if at, ok := x.places[t]; ok {
 		return at, nil

@@ -37,7 +37,7 @@ func (s Serving) String() string {
 // Health serves the states of a server's services to clients, as the health service of gRPC does. The program names the services. The name "" stands
 // for the whole server, whose state is ServingYes until Set changes it. The zero value is ready for use. Health is safe for concurrent use.
 type Health struct {
-	// MaxWatches is the number of clients that may watch at the same time, half of them of one host; 0: 1024. Handle must come after a change.
+	// MaxWatches is the number of clients that may watch at the same time, half of them from one host; 0: 1024. It is set before Handle is called.
 	MaxWatches int
 
 	mu sync.Mutex
@@ -54,7 +54,8 @@ type Health struct {
 // maxService is the longest name of a service in bytes.
 const maxService = 1024
 
-// The RPC and the stream of the health service. The underscores keep them out of pools, which may be full.
+// The RPC and the stream of the health service. Their names begin with two underscores, because engines serve such RPCs outside of Config.RPCPool, whose
+// workers may all be busy.
 var (
 	healthCheck = New[string, Serving]("__native_health__")
 	healthWatch = NewStream[string, Serving]("__native_health_watch__")
@@ -96,7 +97,7 @@ func (h *Health) get(service string, wait bool) (Serving, <-chan struct{}) {
 
 // Handle registers the health service with an engine or a provider, for [CheckHealth] and [WatchHealth]. Each client that watches a service has a stream,
 // which counts towards the limit of [Stream.Handle] and towards MaxWatches; a further one ends with codes.Again. When the engine begins to shut down, all
-// watches end with codes.Draining. So they do not hold up Shutdown.
+// watches end with codes.Draining, because Shutdown waits for all streams.
 func (h *Health) Handle(on cinnabar.Registrar, opts ...cinnabar.HandleOption) error {
 	check := func(_ context.Context, service string) (Serving, error) {
 		if len(service) > maxService {

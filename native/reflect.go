@@ -23,19 +23,19 @@ type Description struct {
 	Stream   bool   // declared by NewStream
 	OneWay   bool   // without a response
 	Codec    string // its name, such as "hgproc"
-	In, Out  uint32 // places in Types of the arguments and the results, or of the elements of a stream
+	In, Out  uint32 // indices in Types of the arguments and the results, or of the elements of a stream
 	Types    []Type `proc:"counted=uint16"`
-	// Problem is the limit that the types exceed. Types is empty then, and In and Out are 0. It is empty if Types is complete.
+	// Problem names the limit that the types exceed; then Types is empty, and In and Out are 0. Problem is empty if Types is complete.
 	Problem string
 }
 
 // Type describes a type of Go.
 type Type struct {
-	Name   string  // with the path of its package; empty for types without a name and for those that Go declares
+	Name   string  // with the path of its package; empty for types without a name and for predeclared ones
 	Kind   string  // as reflect.Kind has it ("struct", "ptr", "uint8"), or "custom" for a type that writes its own bytes
 	Len    uint64  // elements of an array
-	Elem   uint32  // the place in Types of the element of an array, a map, a pointer or a slice
-	Key    uint32  // the place in Types of the key of a map
+	Elem   uint32  // the index in Types of the element of an array, a map, a pointer or a slice
+	Key    uint32  // the index in Types of the key of a map
 	Fields []Field `proc:"counted=uint16"`
 }
 
@@ -43,7 +43,7 @@ type Type struct {
 type Field struct {
 	Name string
 	Tag  string // the options of the codec, such as "counted=uint64"
-	Type uint32 // its place in Types
+	Type uint32 // its index in Types
 }
 
 // Limits of a description, for servers and clients. They bound the memory of a client that reads the description of a hostile server, and the time of a
@@ -61,11 +61,11 @@ const (
 	maxRegistered = 1 << 16   // RPCs of one server
 )
 
-// reflectRequest asks for the RPCs with a name, or for all if it is empty, with ids behind After.
+// reflectRequest asks for the RPCs with Name, or for all if Name is empty, with ids greater than After.
 type reflectRequest struct {
 	Name  string
 	After uint64
-	First bool // After is not set, because 0 may be an id
+	First bool // the first request: After has no meaning. A field of its own, because 0 may be an id
 }
 
 // reflectPage is the answer: RPCs in the order of their ids.
@@ -101,7 +101,8 @@ func (p *reflectPage) DecodeProc(b []byte) (int, error) {
 	return n, nil
 }
 
-// reflectRPC is the RPC that describes the others. The underscores keep it out of pools, which may be full.
+// reflectRPC is the RPC that describes the others. Its name begins with two underscores, because engines serve such RPCs outside of
+// Config.RPCPool, whose workers may all be busy.
 var reflectRPC = New[reflectRequest, reflectPage]("__native_reflect__")
 
 // HandleReflection lets clients read the names, the fields and the types of all RPCs of the engine, also those of its providers and those of package
@@ -115,7 +116,7 @@ func HandleReflection(on cinnabar.Registrar, opts ...cinnabar.HandleOption) erro
 	}, opts...)
 }
 
-// describePage describes the RPCs that are next.
+// describePage describes the RPCs that in asks for, up to the limits of an answer.
 func describePage(all []envelope.Registration, in reflectRequest) (page reflectPage) {
 	size := 0
 	for i := range all {
