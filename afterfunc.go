@@ -14,7 +14,7 @@ import (
 
 // AfterFunc calls f once, after d, as the engine calls a handler: on a goroutine where f may block, by a worker of the pool that
 // [WithPool] names, or beside the handlers that are in no pool. It may have to wait for a worker as requests do, but there is always
-// room for it in the queue. name stands for f in logs and in the Inventory.
+// room for it in the queue. name stands for f in logs and in [Engine.State].
 //
 // The context of f ends as a handler's does, when the engine gives its handlers up; calls, transfers and [Block] with it give the
 // worker away meanwhile. The engine logs a panic of f. Shutdown waits for functions that run or wait for a worker; the engine never

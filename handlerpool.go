@@ -308,7 +308,7 @@ func WithPriority(n int) HandleOption {
 	})
 }
 
-// described is the description of the work of a pool of engines, for logs and the Inventory.
+// described is the description of a request or function in a pool, for logs and for [Engine.State].
 type described interface {
 	// describe may be called at any time, also after the work is done.
 	describe() (e *Engine, label, peer string)

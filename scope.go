@@ -17,7 +17,8 @@ import (
 )
 
 // scope is the context of a handler. It describes one request and is never used for another one, because a program may keep the context after
-// the handler has returned. It has all that its methods need but the worker: ref refers to that until the handler returns.
+// the handler has returned. Its methods read only its own fields. ref refers to the job of the handler, through which a wait gives the worker to
+// another handler; ref is cleared when the handler returns, because the job then belongs to another request.
 type scope struct {
 	svc    *service
 	from   na.Addr         // nil for a function of AfterFunc
@@ -42,7 +43,7 @@ type scopeBlock struct {
 	all  [scopesOfBlock]scope
 }
 
-// scopesOfBlock is a compromise: a larger block means fewer allocations, and more memory that one scope keeps.
+// scopesOfBlock is the number of scopes in a block. A larger block needs fewer allocations, but one scope that a program keeps then keeps more memory.
 const scopesOfBlock = 32
 
 // take returns a zero scope.
@@ -81,7 +82,7 @@ func (s *scope) event() stats.CallInfo {
 	return info.event()
 }
 
-// Deadline implements [context.Context]. There is none: the caller's does not travel.
+// Deadline implements [context.Context]. A scope has no deadline, because Mercury's messages have no place for the caller's.
 func (s *scope) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Done implements [context.Context].
@@ -101,8 +102,8 @@ func (s *scope) Err() error {
 // scopeKey is the key under which a handler's context, and those made from it, have their scope.
 type scopeKey struct{}
 
-// Value implements [context.Context]. Other keys are asked of the context below, since package context looks there for
-// a parent that it knows, which makes derived contexts cheap.
+// Value implements [context.Context]. It passes keys that it does not know to the context of the connection, because package context looks up
+// a parent of a type of its own there, and a context derived from such a parent needs no goroutine.
 func (s *scope) Value(key any) any {
 	if key == (scopeKey{}) {
 		return s
@@ -185,7 +186,7 @@ func (l *connContexts) watch(gone <-chan struct{}, ctx context.Context, cancel c
 	l.mu.Lock()
 	delete(l.byConn, gone)
 	l.mu.Unlock()
-	cancel(errPeerGone) // without effect if the engine was faster
+	cancel(errPeerGone) // without effect if the engine has ended ctx before
 }
 
 // end ends all contexts, for the reason cause, and waits for the goroutines.

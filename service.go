@@ -53,7 +53,7 @@ type handlers struct {
 	natives    envelope.Table // the requests for native RPCs
 	streams    *envelope.Streams
 	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
-	ending     chan struct{} // closed when gate is
+	ending     chan struct{} // closed when gate is closed
 	unanswered unansweredCalls
 	scopes     scopes
 }
@@ -92,7 +92,7 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	return nil
 }
 
-// ending is the code for requests that come while the engine is shutting down.
+// ending returns the code that answers requests which come while the engine is shutting down.
 func (p *procedure) ending() codes.Code {
 	if p.native {
 		return codes.Draining
@@ -107,7 +107,7 @@ func (h *handlers) close() {
 	}
 }
 
-// join lets a request in that belongs to a native call under way, while the engine is shutting down. Without such a call it returns false, so that a
+// join admits a request that belongs to a native call under way, while the engine is shutting down. Without such a call it returns false, so that a
 // peer that sends such requests all the time does not hold up the end of the engine.
 func (h *handlers) join() bool { return !h.natives.Empty() && h.gate.Join() }
 

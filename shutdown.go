@@ -117,7 +117,7 @@ func (en *ending) result() error {
 }
 
 // Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then answers new requests
-// codes.Permission, those of package native [codes.Draining], waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
+// codes.Permission, or [codes.Draining] if they are of package native, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
 // at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer
 // ([RPC.HandleCall]) while its caller's connection lives. If ctx ends earlier, Shutdown closes the engine as Close does, and

@@ -89,8 +89,8 @@ func (e *Engine) operationsOf(list []opRecord) (calls, transfers []stats.Operati
 }
 
 // State returns a snapshot of the calls, requests, memory and connections of the engine, for people: each list has at most rows rows
-// (see [stats.Rows]). State then holds no lock for longer than a millisecond or so, however much is under way. With a negative number
-// there is no limit, and State takes time in proportion to the number of operations. State may be called at any time, also after Close.
+// (see [stats.Rows]). State then holds a lock for about a millisecond at most, because it looks at a bounded number of operations. With a negative
+// number there is no limit, and State takes time in proportion to the number of operations. State may be called at any time, also after Close.
 func (e *Engine) State(rows int) stats.State {
 	limit, look := stats.Rows(rows), maxVisited
 	if rows < 0 {
@@ -132,8 +132,8 @@ func (e *Engine) State(rows int) stats.State {
 	return s
 }
 
-// firstRequests returns at most limit of the requests of each pool, the oldest first, and the number of the others. It looks at no more
-// than look of them in each pool.
+// firstRequests returns the oldest requests of each pool, as sched.Pool.First finds them, and at most limit of those that are held, all sorted by
+// age, and the number of the others.
 func (e *Engine) firstRequests(limit, look int) (list []stats.Request, more int) {
 	for _, p := range e.handlers.pools.cores() {
 		jobs, handlers, queued := p.First(limit, look)

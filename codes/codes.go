@@ -57,7 +57,7 @@ const (
 	OtherError                     // OTHER_ERROR: any other failure, such as a handler's own error
 )
 
-// Draining is no code of Mercury. An engine that is shutting down answers native calls with it, before a handler has begun, so that the caller may
+// Draining is not a code of Mercury. An engine that is shutting down answers native calls with it, before a handler has begun, so that the caller may
 // call another server. Calls of C programs are answered [Permission].
 const Draining Code = 1 << 16
 

@@ -15,7 +15,7 @@ const (
 	leastTick   = 44.0 // between two labels of the axis
 )
 
-// chart is a histogram as SVG. Its texts are digits and units alone.
+// chart is a histogram as SVG. Its texts consist of digits and units, so they need no escaping.
 type chart struct {
 	Title  string
 	Width  int

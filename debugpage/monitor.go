@@ -50,7 +50,8 @@ func bucketStart(i int) time.Duration {
 	return time.Duration(subBuckets+sub) << (e - subBits)
 }
 
-// histogram counts the times of the calls of one RPC, and its failures. All fields are atomic, so that observers share no lock.
+// histogram counts the durations of the calls of one RPC, and the failures. All fields are atomic, because a lock would serialize the calls of
+// all goroutines.
 type histogram struct {
 	buckets [numBuckets]atomic.Uint64
 	failed  atomic.Uint64
@@ -208,7 +209,7 @@ func (l *Latency) quantile(q float64) time.Duration {
 	return l.Max
 }
 
-// latencies returns those of all RPCs that were observed, the RPCs with most calls first.
+// latencies returns the Latency of each RPC that was observed, the RPCs with most calls first.
 func (m *monitor) latencies() (list []*Latency) {
 	for _, s := range []struct {
 		name string

@@ -17,7 +17,7 @@
 //
 // A [Page] answers requests whose Host is an address or localhost, and those for [Config.Hosts], because a foreign page in the browser
 // of a user could otherwise read it through a name that resolves to a loopback address. It answers GET and HEAD. One remote host gets 10
-// pages a second, and all hosts together 40; the engines are looked at four times a second at most. Each table has at most [Config.Rows]
+// pages a second, and all hosts together 40. The page takes a snapshot of the engines at most four times a second. Each table has at most [Config.Rows]
 // rows. The histograms have a fixed size: 128 RPCs of each side have one of their own, and the others share one.
 //
 // All functions are safe for concurrent use.
@@ -82,7 +82,7 @@ type Page struct {
 	seen *seen
 }
 
-// seen is what the engines were at a moment.
+// seen holds the snapshots of the engines from one time.
 type seen struct {
 	taken   time.Time
 	engines []stats.State
@@ -156,7 +156,7 @@ func (p *Page) forgetLocked() {
 // Latencies returns the latencies of all RPCs since Install, the RPCs with most calls first.
 func (p *Page) Latencies() []*Latency { return p.mon.latencies() }
 
-// look returns the state of the engines, which is at most freshFor old.
+// look returns snapshots of the engines that are at most freshFor old.
 func (p *Page) look() *seen {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,10 +172,10 @@ func (p *Page) look() *seen {
 	return s
 }
 
-// views are the pages, in the order of their links.
+// views are the names of the HTML pages, in the order of their links.
 var views = []string{"overview", "calls", "latency", "peers", "memory"}
 
-// viewJSON is a further one, for programs.
+// viewJSON is the name of the view that has all of these as JSON, for programs.
 const viewJSON = "json"
 
 // ServeHTTP implements [http.Handler]. The query has view, one of overview, calls, latency, peers, memory and json, and refresh, a number
@@ -270,13 +270,13 @@ type data struct {
 	MoreCharts  int
 }
 
-// link leads to a view.
+// link is a link to a view in the head of the page.
 type link struct {
 	Name, URL string
 	Current   bool
 }
 
-// charted is a distribution with its picture.
+// charted is a distribution with its chart.
 type charted struct {
 	*Latency
 	Chart *chart

@@ -27,7 +27,8 @@ type stateIn struct{ Rows uint32 }
 // queryOut has a Description, or a State, as JSON.
 type queryOut struct{ JSON string }
 
-// maxDescribed is the largest number of values in a Description or a State. Each has a comma, and some take fifty times their JSON.
+// maxDescribed is the largest number of values in a Description or a State, counted by commas, because some values take fifty times as much memory as
+// their JSON.
 const maxDescribed = 1 << 18
 
 // Description is the answer to [Query].
@@ -136,8 +137,8 @@ func parseAnswer(text string, v any) error {
 }
 
 // QueryState asks the process at ep for a snapshot of its engine: calls that run or wait, exposed memory, connections. Each list has at
-// most rows rows (see [stats.Rows]). A process that does not allow it ([Config].AllowQuery, [ServeQuery]), is older than this function,
-// or is not Go, answers codes.NoEntry. One that was asked too often answers codes.Again.
+// most rows rows (see [stats.Rows]). A process answers codes.NoEntry if it does not allow queries ([Config].AllowQuery, [ServeQuery]),
+// was built before this function existed, or is not a Go program, and codes.Again if peers query it too often.
 func QueryState(ctx context.Context, ep *cinnabar.Endpoint, rows int) (*stats.State, error) {
 	rows = stats.Rows(rows)
 	out, err := stateRPC.Call(ctx, ep, stateIn{Rows: uint32(rows)})

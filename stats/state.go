@@ -4,8 +4,8 @@ import "time"
 
 // State is a snapshot for a person who looks into a running process: calls that run or wait, exposed memory, and connections. Each list
 // has at most as many rows as the caller of [cinnabar.Engine.State] allows, and More has the numbers of the others. The engine copies the
-// parts one after the other while it works, so two parts may differ by the operations in between. It has no arguments, no results and no keys of memory. Texts of peers stand in it as the peers sent them, so a
-// program that shows them escapes them.
+// parts one after the other while it serves, so two parts may differ by the operations in between. A State has no arguments, no results and no
+// keys of memory. Texts of peers are in it as the peers sent them, so a program that shows them must escape them.
 type State struct {
 	Inventory
 	Taken       time.Time    `json:"taken"`

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// Part is a place of the wire that bytes come from, see [Describe].
+// Part says which part of the protocol recorded bytes are, because the bytes themselves do not show it. See [Describe].
 type Part uint8
 
 // The parts.

@@ -13,7 +13,7 @@
 //	cinnabar call ADDRESS NAME call an RPC
 //	cinnabar ping ADDRESS      round trips, and the layer that does not answer
 //	cinnabar id NAME           the ids of an RPC's name
-//	cinnabar token new         make the secret by which processes know each other
+//	cinnabar token new         make the secret by which processes authenticate each other
 //	cinnabar shutdown ADDRESS  ask a running process to end
 //	cinnabar mem               lend memory, and use it
 //	cinnabar devices -v        the RDMA devices, in the layout of ibv_devinfo

@@ -9,8 +9,8 @@
 // puts the segments of TCP connections in order and calls a [Handler] for each connection with the bytes of its two directions.
 //
 // Everything in a capture is hostile, because its packets come from any network. Each length is checked before its use. A packet has at
-// most [MaxPacket] bytes. An Assembler has limits on its connections, on the segments that wait for an earlier one of their connection, and on
-// all waiting bytes; a Handler receives a gap for the bytes that are missing, and the end of a connection that has given way.
+// most [MaxPacket] bytes. An Assembler has limits on its connections, and on out-of-order segments, which wait for the bytes before them. A
+// Handler receives a gap for bytes that are missing, and the end of a connection that the Assembler dropped because there were too many.
 //
-// All types belong to one goroutine at a time. Nothing here starts one.
+// A value of each type is used by one goroutine at a time. The package starts no goroutine.
 package capture

@@ -8,13 +8,13 @@ import (
 
 // Limits of an Assembler.
 type Limits struct {
-	Connections int // connections that are followed at a time; the one that has been silent for longest gives way
-	Waiting     int // bytes of one direction that wait for an earlier segment; each segment counts as 64 more
-	Segments    int // segments of one direction that wait
-	Total       int // bytes of all directions that wait
+	Connections int // connections that are followed at a time; a further one ends the one that has been silent for longest
+	Waiting     int // bytes of out-of-order segments of one direction; each segment counts as 64 more
+	Segments    int // out-of-order segments of one direction
+	Total       int // bytes of the out-of-order segments of all directions
 }
 
-// DefaultLimits take at most 32 MiB for waiting bytes, and some megabytes for connections.
+// DefaultLimits admit 32 MiB of out-of-order segments, and some megabytes for connections.
 var DefaultLimits = Limits{Connections: 1 << 13, Waiting: 1 << 20, Segments: 1 << 10, Total: 1 << 25}
 
 // Handler takes the bytes of one connection, in the order in which its sides have sent them. The direction is 0 for the side that the first
@@ -44,7 +44,7 @@ type Assembler struct {
 	limits  Limits
 	open    func(src, dst netip.AddrPort, start bool) Handler
 	conns   map[pair]*conn
-	used    list.List // of *conn, the last used one in front
+	used    list.List // of *conn, the most recently used one in front
 	waiting int
 }
 
@@ -71,17 +71,17 @@ type half struct {
 	bytes        int // of early
 }
 
-// earlyCost is the memory of a waiting segment besides its bytes.
+// earlyCost is the memory in bytes that an out-of-order segment takes beside its payload.
 const earlyCost = 64
 
-// early is a segment that came before an earlier one.
+// early is an out-of-order segment: bytes that come before it in the stream are still missing.
 type early struct {
 	seq    uint32
 	data   []byte
 	length int
 }
 
-// NewAssembler returns an Assembler that calls open for each connection. start says that the file has its beginning.
+// NewAssembler returns an Assembler that calls open for each connection. start is true if the file has the beginning of the connection.
 func NewAssembler(l Limits, open func(src, dst netip.AddrPort, start bool) Handler) *Assembler {
 	return &Assembler{limits: l, open: open, conns: make(map[pair]*conn)}
 }
@@ -160,7 +160,7 @@ func (c *conn) begunAnew(s *Segment) bool {
 	return h.ended || h.begun && !(h.syn && h.isn == s.Seq)
 }
 
-// insert delivers the bytes of a segment, or keeps them because an earlier segment is missing.
+// insert delivers the bytes of a segment, or keeps them because bytes before them are missing.
 func (a *Assembler) insert(c *conn, dir int, seq uint32, data []byte, length int) {
 	h := &c.halves[dir]
 	if length == 0 {
@@ -168,7 +168,7 @@ func (a *Assembler) insert(c *conn, dir int, seq uint32, data []byte, length int
 	}
 	cost := len(data) + earlyCost
 	for int32(seq-h.next) > 0 && (a.waiting+cost > a.limits.Total || h.bytes+cost > a.limits.Waiting || len(h.early) >= a.limits.Segments) {
-		// No more bytes can wait, so those that are missing count as lost.
+		// The limits permit no more bytes to wait, so the missing ones are reported as a gap.
 		if len(h.early) > 0 && int32(seq-h.early[0].seq) > 0 {
 			a.give(c, dir, h.early[0].seq)
 			a.drain(c, dir)
@@ -185,7 +185,7 @@ func (a *Assembler) insert(c *conn, dir int, seq uint32, data []byte, length int
 		h.bytes += cost
 		a.waiting += cost
 	default:
-		old := int(-int64(ahead)) // bytes that came before
+		old := int(-int64(ahead)) // bytes that were delivered already
 		if old >= length {
 			return
 		}
@@ -204,7 +204,7 @@ func (a *Assembler) deliver(c *conn, dir int, data []byte, length int) {
 	}
 }
 
-// give makes the bytes before seq a gap.
+// give reports the missing bytes before seq as a gap, and goes on at seq.
 func (a *Assembler) give(c *conn, dir int, seq uint32) {
 	h := &c.halves[dir]
 	if n := int32(seq - h.next); n > 0 {
@@ -213,7 +213,7 @@ func (a *Assembler) give(c *conn, dir int, seq uint32) {
 	}
 }
 
-// drain delivers the segments that have waited for the last one, and the end.
+// drain delivers the out-of-order segments that now follow without a gap, and the end of the direction if it follows too.
 func (a *Assembler) drain(c *conn, dir int) {
 	h := &c.halves[dir]
 	for len(h.early) > 0 && int32(h.early[0].seq-h.next) <= 0 {
@@ -228,7 +228,7 @@ func (a *Assembler) drain(c *conn, dir int) {
 	}
 }
 
-// pop takes the first of the segments that wait.
+// pop removes and returns the first of the out-of-order segments.
 func (a *Assembler) pop(h *half) early {
 	e := h.early[0]
 	h.early[0] = early{}
@@ -262,7 +262,7 @@ func (a *Assembler) remove(c *conn, why Ending) {
 	delete(a.conns, c.key)
 }
 
-// Close ends all connections, because the file ends. The one that was used first ends first.
+// Close ends all connections, because the file ends, the least recently used one first.
 func (a *Assembler) Close() {
 	for a.used.Len() > 0 {
 		a.remove(a.used.Back().Value.(*conn), Stopped)

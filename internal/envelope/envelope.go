@@ -55,7 +55,7 @@ type Registration struct {
 
 // Registry is the table of the RPCs that an engine serves.
 type Registry interface {
-	// Registrations returns the RPCs in the order of their ids, without the native ones that only carry parts of others.
+	// Registrations returns the RPCs in the order of their ids, except the native RPCs that carry frames of streams and cancels.
 	Registrations() []Registration
 }
 

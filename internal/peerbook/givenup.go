@@ -14,7 +14,7 @@ const (
 )
 
 // GivenUp holds the calls that their callers have given up, by the connection C and the tag of the request. The servers of these calls may still
-// access the memory that has handles in the request. T is the record of a call that a transport has. The zero GivenUp holds none. The caller
+// access the memory that has handles in the request. T is the transport's record of a call. The zero GivenUp holds none. The caller
 // guards all methods but Len by a lock.
 type GivenUp[C comparable, T any] struct {
 	n     atomic.Int64 // number of calls
@@ -38,8 +38,8 @@ type givenUp[T any] struct {
 // Len returns the number of calls. It needs no lock.
 func (g *GivenUp[C, T]) Len() int64 { return g.n.Load() }
 
-// Add adds a call with the number of handles in its request. It removes and returns the calls that are forgotten for it: one with the same tag,
-// because the tags have wrapped around, and the oldest ones beyond the limits.
+// Add adds a call with the number of handles in its request. To make room it removes and returns calls: one with the same tag, which is there if
+// the tags have wrapped around, and the oldest ones beyond the limits.
 func (g *GivenUp[C, T]) Add(c C, tag uint32, call T, handles int) (forgotten []T) {
 	of := g.conns[c]
 	if of == nil {
@@ -77,7 +77,7 @@ func (g *GivenUp[C, T]) remove(of *givenUpOf[T], u *givenUp[T]) T {
 	g.n.Add(-1)
 	call := u.call
 	var none T
-	u.call = none // because order refers to u until later
+	u.call = none // because order still refers to u, and would keep the memory of the call
 	return call
 }
 

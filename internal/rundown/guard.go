@@ -42,8 +42,8 @@ func (g *Guard) Acquire() bool {
 	return false
 }
 
-// Join adds a user to those that the Guard has, also if it is closed. It returns false if there is none. For a moment it may take a user that Acquire
-// is about to refuse for one that stays; Wait may have returned then.
+// Join adds a user if the Guard has at least one, even after Close, and returns false otherwise. Acquire on a closed Guard counts its caller for a moment
+// before it refuses it, and Join may count this caller as a user. So Join may return true after Wait has returned.
 func (g *Guard) Join() bool {
 	for {
 		n := g.n.Load()

@@ -109,11 +109,11 @@ type Work interface {
 	Host() hostquota.Host
 	// Yield lets other goroutines run, also those that wait for messages that have just come.
 	Yield()
-	// About returns the description of the request that a [JobInfo] has. It may be used at any time, also after Ended. About is called with
-	// the pool's lock held.
+	// About returns the description of the request for a [JobInfo]. The description may be used at any time, also after Ended. The pool calls
+	// About with its lock held.
 	About() any
-	// Ended is called once after Serve has returned, or has ended its goroutine, because the pool does not use the Job and the Work any more.
-	// The Job may then be used again. Ended is not called after Overloaded.
+	// Ended says that the pool does not use the Job and the Work any more, so the Job may be used again. The pool calls it once after Serve has
+	// returned, or has ended its goroutine, and does not call it after Overloaded.
 	Ended()
 }
 

@@ -8,15 +8,15 @@ type Ref struct {
 	job  *Job  // nil after the end of the handler, or a refusal; the pool's lock guards it from Job.Admit on
 }
 
-// Pause records that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
-// called by several goroutines of the handler; each call is followed by one of Resume.
+// Pause records that the handler begins to wait for a call or a transfer. Another handler may have its worker until Resume. Several goroutines
+// of the handler may call Pause; each call is followed by one of Resume.
 func (r *Ref) Pause() { r.pause((*LatencyEstimator).Waited, 0) }
 
 // PauseMoving is Pause for a transfer with the peer that sent the request, on a network on which a handler that waits for such a transfer
 // delays no other peer. It is followed by one call of ResumeMoving.
 func (r *Ref) PauseMoving() { r.pause((*LatencyEstimator).Moved, 1) }
 
-// pause records a wait by note, and moves transfers that begin.
+// pause records a wait by calling note, and the beginning of a transfer if moves is 1.
 func (r *Ref) pause(note func(*LatencyEstimator), moves int32) {
 	p := r.pool
 	p.mu.Lock()
@@ -41,8 +41,8 @@ func (r *Ref) pause(note func(*LatencyEstimator), moves int32) {
 	}
 }
 
-// Resume records that the handler goes on. It has a worker again without waiting for one, because other handlers may wait for a resource
-// that it holds: for a moment more than Workers handlers may run.
+// Resume records that the handler goes on. It does not wait for a worker, because other handlers may wait for a resource that the handler
+// holds. So more than Workers handlers may run for a moment.
 func (r *Ref) Resume() { r.resume(false) }
 
 // ResumeMoving is Resume after PauseMoving.

@@ -34,8 +34,9 @@ type JobInfo struct {
 	Run   time.Duration // since its handler began; 0 if it has not
 }
 
-// First returns at most limit handlers, those that began first, and at most limit requests that wait for one, with the numbers of all
-// handlers and of all requests that wait. First looks at the look handlers that began last, because it holds the pool's lock meanwhile.
+// First returns at most limit handlers, the oldest ones, and at most limit of the requests that wait for a handler, with the numbers of all
+// handlers and of all requests that wait. If there are more than look handlers, First sees only the look newest ones, because it holds the
+// pool's lock meanwhile.
 func (p *Pool) First(limit, look int) (list []JobInfo, handlers, queued int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

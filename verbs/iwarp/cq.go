@@ -69,7 +69,7 @@ type cq struct {
 	attached []*conn
 
 	ready    atomic.Int64            // count, for the look before the lock
-	ended    atomic.Bool             // closed or overrun, for the same
+	ended    atomic.Bool             // the queue is closed or overrun; Poll reads it without the lock
 	asleep   atomic.Pointer[conn]    // the connection with a goroutine asleep in its seat; nil: none
 	armedNow atomic.Bool             // armed is not disarmed
 	conns    atomic.Pointer[[]*conn] // copy of attached for Poll

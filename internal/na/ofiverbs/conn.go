@@ -49,7 +49,7 @@ type conn struct {
 	stop   chan struct{} // closed by fail
 	gone   chan struct{} // closed when the objects of the connection are released and it is no longer counted
 	dead   atomic.Bool   // set by fail
-	later  atomic.Bool   // flushSoonLocked or gather has left work to the next call of flushLater
+	later  atomic.Bool   // flushSoonLocked or gather has deferred work to the next call of flushLater
 	resume chan struct{} // capacity 1: the goroutine of the connection may have to poll again
 
 	source   progress.Source
@@ -354,8 +354,8 @@ func (c *conn) gather() {
 	}
 }
 
-// flushSoonLocked is flushLocked, or leaves the work to the next call of flushLater. It leaves the work if a goroutine between tend and leave
-// exists and messages are under way, because that goroutine then posts this work and further work by one call of the device.
+// flushSoonLocked is flushLocked, or defers the work to the next call of flushLater. It defers the work if messages are under way and a goroutine is
+// between tend and leave, because that goroutine then posts this work and further work by one call of the device.
 //
 // +checklocks:c.mu
 func (c *conn) flushSoonLocked(list endings) endings {
@@ -366,21 +366,21 @@ func (c *conn) flushSoonLocked(list endings) endings {
 	return c.flushLocked(list)
 }
 
-// flushLater posts the work that flushSoonLocked has left to it.
+// flushLater posts the work that flushSoonLocked or gather has deferred.
 func (c *conn) flushLater() {
 	if c.later.Load() && c.later.Swap(false) {
 		c.flush()
 	}
 }
 
-// tend permits flushSoonLocked to leave work. The caller calls flushLater after each poll, and leave in the end.
+// tend permits flushSoonLocked to defer work. The caller calls flushLater after each poll, and leave in the end.
 func (c *conn) tend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tended++
 }
 
-// leave undoes tend, and posts the work that flushSoonLocked has left.
+// leave undoes tend, and posts the work that flushSoonLocked has deferred.
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.tended--

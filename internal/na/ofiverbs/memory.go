@@ -116,14 +116,14 @@ func (e *Endpoint) RegisterPieces(segs [][]byte, access na.Access) (mems []na.Me
 	return mems, handles, nil
 }
 
-// run is memory that is covered by pieces without a gap.
+// run is a range of memory without gaps that one region covers.
 type run struct {
 	mem    []byte
 	pieces []int // indices of the pieces in it, in the order of their addresses
 }
 
-// mergeNeighbours returns the memory of segs, none of which is empty, as runs of at most largest bytes, or of any size if largest is 0. A run has more than
-// one piece only if each of them begins in the bytes of those before it or directly behind them, so that peers reach no byte between two
+// mergeNeighbours returns the memory of segs, none of which is empty, as runs of at most largest bytes, or of any size if largest is 0. Each further
+// piece of a run begins inside the bytes of the pieces before it or directly behind them, because peers must not reach a byte between two
 // pieces. The capacity of the first piece must include all of the run, because pieces of different allocations can be neighbours by
 // chance, and the program may free one of them before the other.
 func mergeNeighbours(segs [][]byte, largest uint64) []run {

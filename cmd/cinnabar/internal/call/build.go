@@ -14,10 +14,10 @@ import (
 	"cinnabar/native"
 )
 
-// Limits of the types that are built from a description, because types inside each other may have exponentially many parts.
+// Limits of the types that are built from a description, because a short description may nest types so that they have exponentially many parts.
 const (
-	maxText = 1 << 20 // bytes of the text of a type, with that of its parts
-	maxWork = 1 << 22 // variables in a variable of a type
+	maxText = 1 << 20 // bytes of the text by which package reflect names a type, with its parts
+	maxWork = 1 << 22 // fields and elements in a variable of a type, at all depths
 	// maxThin is the number of bytes of an element in memory for each byte that it takes in a message at least, because a response would otherwise
 	// take its own length many times over: an element may have fields that do not travel.
 	maxThin = 32
@@ -62,12 +62,12 @@ type builder struct {
 // builtType is a type with its measures.
 type builtType struct {
 	typ   reflect.Type // nil while its parts are built
-	text  int
-	work  int
-	least int // no variable takes fewer bytes in a message
+	text  int          // see maxText
+	work  int          // see maxWork
+	least int          // no variable takes fewer bytes in a message
 }
 
-// build returns the type at that place of the description.
+// build returns the type with the index at in the description.
 func (b *builder) build(at uint32) (builtType, error) {
 	if int64(at) >= int64(len(b.d.Types)) {
 		return builtType{}, fmt.Errorf("there is no type %d", at)
@@ -94,7 +94,7 @@ func (b *builder) build(at uint32) (builtType, error) {
 	return x, nil
 }
 
-// parts builds the type t, which has no measures beyond those of its parts yet.
+// parts builds the type t from its parts. build checks the result against the limits.
 func (b *builder) parts(at uint32, t *native.Type) (x builtType, err error) {
 	if known, ok := knownTypes[t.Name]; ok {
 		return builtType{known, len(t.Name), 1, 1}, nil
@@ -230,7 +230,7 @@ func writeType(b *strings.Builder, d *native.Description, at uint32, seen map[ui
 	case "ptr":
 		b.WriteString("*")
 	case "map":
-		seen[at] = true // for good, because maps in the keys and elements of maps have exponentially many parts
+		seen[at] = true // it stays set, because maps in the keys and elements of maps may have exponentially many parts
 		b.WriteString("map[")
 		writeType(b, d, t.Key, seen)
 		b.WriteString("]")

@@ -72,7 +72,7 @@ func (o *callOptions) selects(d *native.Description) bool {
 	return (!o.numbered || d.Provider == o.provider && d.Flavor != cinnabar.Mercury) && (!o.flavored || d.Flavor == o.flavor.Flavor && !d.Native)
 }
 
-// find asks the process for the RPC with that name. A native one goes before others of the name.
+// find asks the process for the RPC with that name. It prefers a native RPC to others with the name.
 func (o *callOptions) find(ctx context.Context, ep *cinnabar.Endpoint, name string) (*native.Description, error) {
 	var f finding
 	for d, err := range native.Reflect(ctx, ep, name) {
@@ -307,7 +307,7 @@ func setMap(to reflect.Value, text json.RawMessage) error {
 	return nil
 }
 
-// bulkPlaces appends the memories of a struct, in the order of the fields. There are none in lists.
+// bulkPlaces appends the bulk handles in a struct, in the order of the fields. It does not look into lists.
 func bulkPlaces(places []reflect.Value, v reflect.Value) []reflect.Value {
 	switch {
 	case v.Type() == bulkType:

@@ -16,7 +16,7 @@ import (
 	"cinnabar/identity"
 )
 
-// Security has the options by which a command proves itself to its peers, and verifies them: --token-file and those of TLS.
+// Security has the options by which a command and its peers authenticate each other: --token-file and those of TLS.
 type Security struct {
 	token   string
 	files   identity.Files
@@ -101,7 +101,7 @@ func onHangup(f func()) (stop func()) {
 	}
 }
 
-// completeSecurity registers the completion of the options, which are names of files.
+// completeSecurity registers the completion of the options: names of files, except for --tls-name.
 func completeSecurity(cmd *cobra.Command) {
 	for _, option := range securityOptions {
 		if cmd.Flags().Lookup(option) == nil {
@@ -119,7 +119,7 @@ func completeSecurity(cmd *cobra.Command) {
 func NewToken(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make the tokens by which processes know each other",
+		Short: "Make tokens, by which processes authenticate each other",
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "new",

@@ -52,7 +52,7 @@ With --state, query prints the calls that run or wait, the exposed memory and th
 				return cli.Usagef("--state was given with --provider or --config; choose one")
 			}
 			if !o.state && cmd.Flags().Changed("rows") {
-				return cli.Usagef("--rows was given without --state, which it is for")
+				return cli.Usagef("--rows was given without --state, whose tables it limits")
 			}
 			if o.rows < 1 || o.rows > stats.MostRows {
 				return cli.Usagef("--rows is %d; want 1 to %d", o.rows, stats.MostRows)
@@ -66,7 +66,7 @@ With --state, query prints the calls that run or wait, the exposed memory and th
 	f.SortFlags = false
 	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
 	cli.JSONFlag(f, &o.json)
-	f.BoolVarP(&o.state, "state", "s", false, "print what runs and waits, the exposed memory and the connections")
+	f.BoolVarP(&o.state, "state", "s", false, "print the requests and calls under way, the exposed memory and the connections")
 	f.IntVar(&o.rows, "rows", stats.DefaultRows, "with --state, the largest number of rows of each table")
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
 	o.caller.Register(f, s, askTimeout, "how long to wait for answers")

@@ -80,13 +80,14 @@ func parseEscape(b []byte) (key, int) {
 	return keyOther, end + 1
 }
 
-// screen is what the person sees and has chosen. It has no terminal and no clock.
+// screen is the model of the display: the last answer of the process, and the choices of the user. It has no terminal and no clock, so that tests
+// need neither.
 type screen struct {
 	address string
 	every   time.Duration
 	state   *stats.State
 	rates   string // of the last interval
-	trouble string // why the last question has no answer; empty: it has
+	trouble string // the error of the last question; empty: the process has answered
 
 	view    view
 	sortBy  [numViews]int
@@ -104,12 +105,12 @@ func newScreen(address string, every time.Duration) *screen {
 	return &screen{address: address, every: every, sortBy: sortedBy, page: 1}
 }
 
-// answered takes over an answer that came at a time.
+// answered stores an answer that came at now, and computes the rates since the one before.
 func (s *screen) answered(next *stats.State, now time.Time) {
 	if before := s.state; before != nil && now.After(s.last) {
 		seconds := now.Sub(s.last).Seconds()
 		rate := func(a, b uint64) float64 {
-			if b < a { // another process
+			if b < a { // another process has the address now
 				return 0
 			}
 			return float64(b-a) / seconds
@@ -121,10 +122,10 @@ func (s *screen) answered(next *stats.State, now time.Time) {
 	s.state, s.last, s.trouble = next, now, ""
 }
 
-// failed notes that a question has no answer.
+// failed stores the error of a question without an answer.
 func (s *screen) failed(err error) { s.trouble = cli.Printable(cli.OneLine(err)) }
 
-// press does what a key stands for, and reports whether top ends.
+// press performs the action of a key, and reports whether the key ends top.
 func (s *screen) press(k key) (quit bool) {
 	if k == keyInterrupt || k == 'q' || k == 'Q' {
 		return true

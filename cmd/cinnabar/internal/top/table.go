@@ -31,7 +31,7 @@ type row struct {
 	to    filter // the requests that the row stands for; zero: none, so Enter shows the row alone
 }
 
-// table is what a view shows.
+// table is the content of a view.
 type table struct {
 	columns []string
 	numeric []bool
@@ -270,7 +270,7 @@ func (t *table) line(cells []string, widths []int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// cut shortens a text to n characters, the last of which then says that there are more.
+// cut shortens a text to n characters. The last one is then an ellipsis.
 func cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s

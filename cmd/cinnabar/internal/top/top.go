@@ -36,7 +36,7 @@ func New(s cli.Streams) *cobra.Command {
 	every := defaultEvery
 	cmd := &cobra.Command{
 		Use:   "top ADDRESS",
-		Short: "Watch a running process: what runs and waits, peers, memory",
+		Short: "Watch a running process: requests, calls, peers, memory",
 		Long: `top shows the state of the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, and asks again
 at each interval: the requests that it serves, the calls for which it waits, its connections, its
 exposed memory and its pools. A Go process answers if its engine has Config.AllowQuery. The key ?
@@ -83,7 +83,7 @@ func terminals(s cli.Streams) (in, out *os.File, err error) {
 	return in, out, nil
 }
 
-// control calls f with the descriptor of a file. [os.File.Fd] would end the deadlines of the file's reads.
+// control calls f with the descriptor of a file. It does not use [os.File.Fd], because that would make deadlines of reads ineffective.
 func control(file *os.File, f func(fd int)) error {
 	c, err := file.SyscallConn()
 	if err != nil {
@@ -107,13 +107,14 @@ func size(file *os.File) (width, height int) {
 	return min(width, 1000), min(height, 1000)
 }
 
-// Sequences of the terminal: another screen, no cursor, no wrapping of lines, because a character may take two columns; and the reverse.
+// enterScreen switches the terminal to its alternate screen and turns the cursor off, and the wrapping of lines, because a character may take two
+// columns. leaveScreen undoes that.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 )
 
-// raw makes the terminal pass each key on, and not act on it. restore undoes that.
+// raw puts the terminal into raw mode, in which it passes on each key at once and does not act on it. restore undoes that.
 func raw(in *os.File) (restore func() error, err error) {
 	var before *term.State
 	errC := control(in, func(fd int) { before, err = term.MakeRaw(fd) })
@@ -237,8 +238,8 @@ func readKeys(in *os.File) *keyReader {
 	return r
 }
 
-// stop ends the goroutine. If the terminal has no deadlines, as standard input mostly, the goroutine waits for a last key, and ends with
-// the process.
+// stop ends the goroutine. If the file supports no read deadlines, which is usual for standard input, the goroutine waits in Read until another
+// key comes or the process exits.
 func (r *keyReader) stop() {
 	close(r.end)
 	if err := r.in.SetReadDeadline(time.Now()); err != nil {

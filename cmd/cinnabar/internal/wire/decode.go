@@ -137,9 +137,9 @@ func (b *body) note(m *message) {
 // bounded is a map that forgets its oldest entry when it is full.
 type bounded[K comparable, V any] struct {
 	limit int
-	drop  func(V) // called with a value that is forgotten; nil: it needs nothing
+	drop  func(V) // called with each value that is forgotten; may be nil
 	m     map[K]entry[V]
-	order []K // oldest first; an entry that was put again has a stale place
+	order []K // oldest first; a key that was put again is in it twice, and turn shows which place counts
 	turn  []uint64
 	turns uint64
 }

@@ -203,7 +203,7 @@ func (w *iwarp) place(dir int, m *message, op rdmap.Opcode, h ddp.Header, payloa
 	w.c.d.emit(m)
 }
 
-// untagged takes a segment of another message, and reports whether m is now the message.
+// untagged takes a segment of an untagged message, and reports whether the message is complete and in m.
 func (w *iwarp) untagged(dir int, m *message, op rdmap.Opcode, h ddp.Header, payload []byte) bool {
 	s := &w.dirs[dir]
 	bad := false

@@ -9,7 +9,7 @@ import (
 	"cinnabar/native"
 )
 
-// channel is a connection between two processes, on which responses find their requests.
+// channel is a connection between two processes. Responses are matched with requests of the same channel.
 type channel struct {
 	number int
 	reads  [2][]*call // that wait for their data, by the direction of the read
@@ -27,13 +27,14 @@ type call struct {
 	id     uint64
 }
 
-// callKey finds a call by its tag, and the direction of the request.
+// callKey is the key of a call under way: the channel, the direction of the request, and its tag.
 type callKey struct {
 	channel, dir int
 	tag          uint64
 }
 
-// memoryKey finds the call that has described memory, by the key of the memory and the direction of the description.
+// memoryKey is the key for the call that has described memory to the peer: the channel, the direction of the message with the description, and the
+// key of the memory.
 type memoryKey struct {
 	channel, dir int
 	key          uint64
@@ -46,7 +47,7 @@ func (m *message) belongs(c *call) {
 	}
 }
 
-// sent notes that an operation waits for its answer, which comes in the other direction.
+// sent records that an operation of call c waits for its answer, which comes in the other direction.
 func sent(list *[]*call, c *call) {
 	if len(*list) == maxPending {
 		*list = (*list)[1:]
@@ -54,7 +55,7 @@ func sent(list *[]*call, c *call) {
 	*list = append(*list, c)
 }
 
-// answered returns the call of the oldest operation that waits.
+// answered removes the oldest operation that waits, because answers come in order, and returns its call.
 func answered(list *[]*call) *call {
 	if len(*list) == 0 {
 		return nil

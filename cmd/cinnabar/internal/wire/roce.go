@@ -176,8 +176,8 @@ func (r *roce) bad(s *capture.Segment, problem string) {
 	r.d.emit(m)
 }
 
-// pair returns the queue pair that a packet is for. One whose connection request the capture does not have belongs to a connection of
-// all such queue pairs of the two hosts.
+// pair returns the queue pair that a packet is for. If the capture does not have the request of its connection, pair cannot find the other end, so it
+// puts all such queue pairs of two hosts into one connection.
 func (r *roce) pair(s *capture.Segment, qpn uint32) *queuePair {
 	k := endKey{s.Dst.Addr(), qpn}
 	if q, ok := r.pairs.get(k); ok {
@@ -276,7 +276,8 @@ func (r *roce) packet(s *capture.Segment, op *opcode, number byte, qpn, psn uint
 	}
 }
 
-// follows reports whether a packet is to be decoded: it is none that came before, and its message has begun. A gap ends a message.
+// follows reports whether a packet is to be decoded: it is no retransmission, and the capture has the beginning of its message. A gap in the sequence
+// numbers ends a message.
 func (r *roce) follows(s *capture.Segment, f *flow, op *opcode, psn uint32) bool {
 	ahead := int32((psn-f.psn)<<8) >> 8 // of 24 bits
 	if f.begun && ahead <= 0 {
