@@ -42,7 +42,7 @@ type handler[In, Out any] struct {
 	held  bool      // the program may refer to In or out of a Call of the short form, because their own methods encode them
 }
 
-// init finds out what the program can hold of a Call.
+// init sets held by the types of the handler.
 func (h *handler[In, Out]) init() {
 	h.held = codecplan.HoldsCustom(reflect.TypeFor[In](), keepsNoReceiver) || codecplan.HoldsCustom(reflect.TypeFor[Out](), keepsNoReceiver)
 }
