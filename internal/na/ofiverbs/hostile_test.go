@@ -465,7 +465,7 @@ func TestImpostorOfEndpoint(t *testing.T) {
 	req.port, req.id.process = server.self.Port(), server.process
 	for range 2 {
 		_, err := r.dial(t, server, appendRequest(nil, req))
-		if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectAlready {
+		if rejected, ok := errors.AsType[*verbs.RejectedError](err); !ok || parseReject(rejected.PrivateData) != rejectRefused {
 			t.Fatalf("the impostor gets %v, want a refusal", err)
 		}
 		ask(t, server, server.Addr(), 1, nil) // the second impostor comes beside the endpoint's connection with itself
