@@ -104,6 +104,13 @@ func TestWildHandlers(t *testing.T) {
 	}
 }
 
+// turns gives other goroutines n turns.
+func turns(n int) {
+	for range n {
+		runtime.Gosched()
+	}
+}
+
 func wildHandlers(t *testing.T, end string) {
 	const clients = 6
 	rounds := uint32(60)
@@ -120,8 +127,10 @@ func wildHandlers(t *testing.T, end string) {
 	memory := lent.Handle()
 	var late, callers sync.WaitGroup
 	var over atomic.Bool
+	var served atomic.Int32 // requests of the pool strict
+	const halfway = clients * 10
 	use := func(ctx context.Context, n uint32) {
-		Block(ctx, func() { time.Sleep(time.Duration(n%5) * 50 * time.Microsecond) })
+		Block(ctx, func() { turns(int(n%5) * 20) })
 		_, _ = add.Call(ctx, at, addIn{1, 2})
 		p := add.Start(ctx, self, addIn{1, 2})
 		own, err := server.Expose(ReadWrite, make([]byte, 64<<10))
@@ -155,9 +164,14 @@ func wildHandlers(t *testing.T, end string) {
 		case 5:
 			use(ctx, in.N)
 		case 6: // waits across the end of the handler
-			in := make(chan struct{})
+			in, s := make(chan struct{}), scopeFrom(ctx)
 			late.Go(func() {
-				Block(ctx, func() { close(in); time.Sleep(300 * time.Microsecond) })
+				Block(ctx, func() {
+					close(in)
+					for s.holds.Load() > 0 && !over.Load() {
+						runtime.Gosched()
+					}
+				})
 			})
 			<-in
 		case 7:
@@ -167,7 +181,7 @@ func wildHandlers(t *testing.T, end string) {
 			late.Go(func() {
 				s := scopeFrom(ctx)
 				for s.holds.Load() > 0 && !over.Load() {
-					time.Sleep(20 * time.Microsecond)
+					runtime.Gosched()
 				}
 				select {
 				case stale <- s:
@@ -207,11 +221,14 @@ func wildHandlers(t *testing.T, end string) {
 		if n := inside.Add(1); n > 1 {
 			t.Errorf("%d handlers of a pool with one worker", n)
 		}
-		time.Sleep(30 * time.Microsecond)
+		turns(20)
 		inside.Add(-1)
+		served.Add(1)
 		return wildOut{N: in.N}, nil
 	}, pools("strict")))
 	late.Go(func() { // uses contexts of handlers that have returned, and whose Calls serve others
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
 		for !over.Load() {
 			select {
 			case s := <-stale:
@@ -224,7 +241,7 @@ func wildHandlers(t *testing.T, end string) {
 					s.ref.ResumeMoving()
 					s.resume()
 				}
-			case <-time.After(time.Millisecond):
+			case <-tick.C:
 			}
 			server.State(-1)
 		}
@@ -260,10 +277,10 @@ func wildHandlers(t *testing.T, end string) {
 	}
 	switch end {
 	case "shutdown":
-		time.Sleep(100 * time.Millisecond)
+		waitFor(t, func() bool { return served.Load() >= halfway })
 		must(t, server.Shutdown(patient(t)))
 	case "close":
-		time.Sleep(100 * time.Millisecond)
+		waitFor(t, func() bool { return served.Load() >= halfway })
 		must(t, server.Close())
 	}
 	callers.Wait()
@@ -271,15 +288,7 @@ func wildHandlers(t *testing.T, end string) {
 	late.Wait()
 	for _, name := range []string{"wild", "tight", "strict"} {
 		p := server.LookupPool(name)
-		for range 1000 {
-			if s := p.stats(); s.Running+s.Waiting+s.Queued == 0 {
-				break
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		if s := p.stats(); s.Running != 0 || s.Waiting != 0 || s.Queued != 0 {
-			t.Errorf("pool %s in the end: %+v", name, s)
-		}
+		waitFor(t, func() bool { s := p.stats(); return s.Running == 0 && s.Waiting == 0 && s.Queued == 0 })
 	}
 	must(t, lent.Close())
 }
