@@ -108,7 +108,7 @@ func (s *Stream[In, Out]) Handle(on cinnabar.Registrar, h func(context.Context, 
 func (s *Stream[In, Out]) Remove(on cinnabar.Registrar) error { return s.open.Remove(on) }
 
 // Open opens a stream to the process and provider that to names. It does not wait for the server: if the server refuses the stream, Receive and Wait
-// return the error, and Send does once it is known.
+// return the error, and Open and Send do if it is known by then.
 //
 // ctx bounds the whole stream. The request carries the time until its deadline, and its trace context and metadata, as [RPC.Call] does. When ctx ends, the
 // handler's context ends too. A program that neither receives until the end nor calls Wait must cancel ctx or call Cancel, because the stream has a
