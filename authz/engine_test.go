@@ -183,7 +183,7 @@ func TestGuardedEngine(t *testing.T) {
 	}
 	_, err = whoami.Call(ctx, server.Self(), struct{}{})
 	denied("the process itself", err)
-	for counted(server, "refused", refusedCall) < 6 { // of the note nothing else tells
+	for counted(server, "refused", refusedCall) < 6 { // because a one-way RPC has no response, the counter alone shows that the note was refused
 		runtime.Gosched()
 		if ctx.Err() != nil {
 			break
