@@ -63,14 +63,19 @@ type scriptAddr struct {
 	name string
 	gone chan struct{}
 	host int32 // which it is on
+
+	open    sync.Once
+	account *hostquota.Account
 }
 
 func (a *scriptAddr) String() string           { return a.name }
 func (a *scriptAddr) Equal(other na.Addr) bool { return a == other }
 func (a *scriptAddr) Done() <-chan struct{}    { return a.gone }
 
+// Account keeps the account, because the Book refers to it weakly: what is taken and not given back would be forgotten with it.
 func (a *scriptAddr) Account() *hostquota.Account {
-	return scriptBook.Account(hostquota.ProcessHost(0, a.host+1))
+	a.open.Do(func() { a.account = scriptBook.Account(hostquota.ProcessHost(0, a.host+1)) })
+	return a.account
 }
 
 var scriptBook = hostquota.NewBook(hostquota.Limits{})
