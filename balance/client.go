@@ -70,6 +70,7 @@ const (
 	reportTime      = 20 * time.Second      // for the connection to a server and its first report
 	firstPause      = 50 * time.Millisecond // before a server that has failed is tried again
 	lastPause       = 10 * time.Second
+	steadyTime      = lastPause             // for which a server is ready before firstPause comes again
 	repeatPause     = 10 * time.Millisecond // before a call is repeated, doubled each time
 )
 
