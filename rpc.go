@@ -385,7 +385,9 @@ func (rt *route) unencodable(err error) error {
 
 // hints explain the codes that a peer answers, because the wire carries no text. Only the peer knows the cause.
 var hints = map[codes.Code]error{
-	codes.Again:      errOverloaded,
+	codes.Again: errOverloaded,
+	codes.Busy: errors.New("its handler has run and says so, or its results cannot be sent, because they are too long for a message and results " +
+		"for this host wait to be fetched; let the calls under way end before the next one"),
 	codes.Permission: errors.New("it is shutting down, or its handler forbids it"),
 	codes.Draining:   errors.New("it is shutting down and has not begun the call; call another server"),
 	codes.Overflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +

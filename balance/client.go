@@ -70,6 +70,7 @@ const (
 	reportTime      = 20 * time.Second      // for the connection to a server and its first report
 	firstPause      = 50 * time.Millisecond // before a server that has failed is tried again
 	lastPause       = 10 * time.Second
+	steadyTime      = lastPause             // for which a server is ready before firstPause comes again
 	repeatPause     = 10 * time.Millisecond // before a call is repeated, doubled each time
 )
 
@@ -85,6 +86,8 @@ type Client struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	wanted chan struct{} // has an element if run should call the Resolver soon
+
+	targets map[target][]Address // of a Resolver that is recalling, at its last call; only run uses it
 
 	// The functions of the network, which tests replace.
 	lookup func(addr string) (*cinnabar.Endpoint, error)
@@ -191,11 +194,22 @@ func (c *Client) want() {
 	}
 }
 
+// recalling is a Resolver whose answer depends on its answer before, as that of [SRV] does.
+type recalling interface {
+	resolve(ctx context.Context, last map[target][]Address) ([]Address, map[target][]Address, error)
+}
+
 // resolve calls the Resolver, and replaces the servers by those that it returns.
 func (c *Client) resolve() {
 	ctx, cancel := context.WithTimeout(c.ctx, resolveTime)
 	defer cancel()
-	list, err := c.cfg.Resolver.Resolve(ctx)
+	var list []Address
+	var err error
+	if r, ok := c.cfg.Resolver.(recalling); ok {
+		list, c.targets, err = r.resolve(ctx, c.targets)
+	} else {
+		list, err = c.cfg.Resolver.Resolve(ctx)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resolved, c.problem = true, err

@@ -161,6 +161,47 @@ func TestDrainingServer(t *testing.T) {
 	})
 }
 
+// TestFlappingServer has a server that is ready and fails at once, again and again. The Client connects to it less and less often. After a longer time of
+// health it returns as quickly as at first.
+func TestFlappingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := newFakes(t, Config{Resolver: StaticAddrs("a")})
+		var times []time.Time
+		watch := c.watch
+		c.mu.Lock()
+		c.watch = func(ctx context.Context, to cinnabar.Target, service string, report func(native.Serving)) error {
+			times = append(times, time.Now())
+			report(native.ServingYes)
+			return lost
+		}
+		c.mu.Unlock()
+		f.ends["a"] <- lost
+		elapse(2 * time.Minute)
+		if n := len(times); n < 15 || n > 40 {
+			t.Errorf("%d connections in two minutes", n)
+		}
+		most := firstPause
+		for i := 1; i < len(times); i++ {
+			most = min(2*most, lastPause)
+			if gap := times[i].Sub(times[i-1]); gap < most/2 || gap > most {
+				t.Errorf("connection %d comes after %v, want %v to %v", i, gap, most/2, most)
+			}
+		}
+		c.mu.Lock()
+		c.watch = watch
+		c.mu.Unlock()
+		elapse(lastPause)
+		f.set(native.ServingYes, "a")
+		elapse(steadyTime)
+		before := f.watches["a"]
+		f.ends["a"] <- lost
+		elapse(firstPause)
+		if f.watches["a"] != before+1 {
+			t.Errorf("%d connections within the first pause after a time of health, want 1", f.watches["a"]-before)
+		}
+	})
+}
+
 // TestResolving follows the Resolver, and asks it no more often than allowed.
 func TestResolving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -214,6 +214,44 @@ func TestDNS(t *testing.T) {
 	}
 }
 
+// TestSRVKeepsHosts has a service whose hosts cannot be resolved for a while. The Client keeps the addresses that it has of a host until an answer says
+// that the host does not exist.
+func TestSRVKeepsHosts(t *testing.T) {
+	s := dnstest.Start(t)
+	s.SetService("_store._tcp.example.test", &net.SRV{Target: "one.test", Port: 5, Priority: 1}, &net.SRV{Target: "two.test", Port: 6, Priority: 2})
+	s.Set("one.test", "127.0.0.2")
+	s.Set("two.test", "127.0.0.3", "127.0.0.4")
+	c, err := newClient(&Config{Resolver: &SRV{"ofi+tcp", "store", "example.test", s.Resolver()}})
+	must(t, err)
+	c.lookup = func(string) (*cinnabar.Endpoint, error) { return nil, codes.InvalidArg } // so that the servers are only listed
+	t.Cleanup(func() { must(t, c.Close()) })
+	want := func(want string) {
+		t.Helper()
+		c.resolve()
+		list, err := c.Servers()
+		must(t, err)
+		var got []string
+		for _, server := range list {
+			got = append(got, strings.TrimPrefix(server.Addr, "ofi+tcp://127.0.0."))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	s.Fail("two.test", true) // from the beginning
+	want("2:5")
+	s.Fail("two.test", false)
+	want("2:5 3:6 4:6")
+	s.Fail("two.test", true)
+	want("2:5 3:6 4:6")
+	s.Fail("one.test", true)
+	want("2:5 3:6 4:6")
+	s.Fail("one.test", false)
+	s.Fail("two.test", false)
+	s.SetService("_store._tcp.example.test", &net.SRV{Target: "one.test", Port: 5, Priority: 1}, &net.SRV{Target: "gone.test", Port: 6, Priority: 2})
+	want("2:5")
+}
+
 // TestFollowDNS calls the servers that a name stands for, after it has changed.
 func TestFollowDNS(t *testing.T) {
 	s := dnstest.Start(t)

@@ -99,27 +99,54 @@ type SRV struct {
 	Resolver      *net.Resolver // nil: net.DefaultResolver
 }
 
-// Resolve implements [Resolver]. It leaves out hosts without addresses, unless there are no others.
+// Resolve implements [Resolver]. It leaves out hosts without addresses, unless there are no others. A Client keeps the addresses that it has of a host
+// while the query for them fails, unless the answer is that the host does not exist.
 func (s SRV) Resolve(ctx context.Context) ([]Address, error) {
+	list, _, err := s.resolve(ctx, nil)
+	return list, err
+}
+
+// target is a host with a port, in an SRV record.
+type target struct {
+	host string
+	port uint16
+}
+
+// resolve returns the servers, and the addresses of each target. The addresses of a target whose query fails are those in last.
+func (s SRV) resolve(ctx context.Context, last map[target][]Address) ([]Address, map[target][]Address, error) {
 	proto := "tcp"
 	if s.Service == "" {
 		proto = ""
 	}
 	_, records, err := cmp.Or(s.Resolver, net.DefaultResolver).LookupSRV(ctx, s.Service, proto, s.Name)
 	if err != nil && len(records) == 0 {
-		return nil, fmt.Errorf("balance: the hosts of service %q of %q: %w", s.Service, s.Name, err)
+		return nil, last, fmt.Errorf("balance: the hosts of service %q of %q: %w", s.Service, s.Name, err)
 	}
 	var list []Address
 	var failed []error
+	known := map[target][]Address{}
 	for _, rec := range records[:min(len(records), maxTargets)] {
-		found, err := lookup(ctx, s.Resolver, s.Protocol, strings.TrimSuffix(rec.Target, "."), rec.Port)
+		t := target{strings.TrimSuffix(rec.Target, "."), rec.Port}
+		found, err := lookup(ctx, s.Resolver, s.Protocol, t.host, t.port)
 		if err != nil {
 			failed = append(failed, err)
+			if passing(err) {
+				found = last[t]
+			}
+		}
+		if len(found) > 0 {
+			known[t] = found
 		}
 		list = append(list, found...)
 	}
 	if len(list) == 0 {
-		return nil, errors.Join(failed...)
+		return nil, known, errors.Join(failed...)
 	}
-	return list, nil
+	return list, known, nil
+}
+
+// passing reports whether a query may succeed later: no server has answered that the host does not exist.
+func passing(err error) bool {
+	d, ok := errors.AsType[*net.DNSError](err)
+	return ok && !d.IsNotFound
 }

@@ -40,10 +40,12 @@ type server struct {
 	stop  context.CancelCauseFunc // ends the watch of the server's health, with the error of a call as cause; nil: there is no watch
 }
 
-// run watches the server until ctx ends. It begins again after a pause when the watch fails.
+// run watches the server until ctx ends. It begins again after a pause when the watch fails. Each pause is twice as long as the one before, up to
+// lastPause. The first one comes again only after the server was ready for steadyTime, because one that fails soon after each connection would be
+// connected to many times a second.
 func (s *server) run(ctx context.Context) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		if s.observe(ctx) {
+		if s.observe(ctx) >= steadyTime {
 			pause = firstPause
 		}
 		if ctx.Err() != nil {
@@ -58,14 +60,15 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// observe watches the health of the server until the watch fails, a call fails, or life ends. It returns true if the server was ready.
-func (s *server) observe(life context.Context) (was bool) {
+// observe watches the health of the server until the watch fails, a call fails, or life ends. It returns the time since the server was ready first.
+func (s *server) observe(life context.Context) time.Duration {
 	c := s.client
 	ctx, stop := context.WithCancelCause(life)
 	defer stop(nil)
 	c.mu.Lock()
 	s.stop = stop
 	c.mu.Unlock()
+	var since time.Time // the server is ready; c.mu guards it
 	silence := time.AfterFunc(reportTime, func() { stop(errSilent) })
 	defer silence.Stop()
 	err := c.watch(ctx, s.target, c.cfg.Service, func(st native.Serving) {
@@ -77,7 +80,10 @@ func (s *server) observe(life context.Context) (was bool) {
 		silence.Stop()
 		s.state, s.cause = notServing, nil
 		if st == native.ServingYes {
-			s.state, was = ready, true
+			s.state = ready
+			if since.IsZero() {
+				since = time.Now()
+			}
 		}
 		c.changedLocked()
 	})
@@ -90,7 +96,10 @@ func (s *server) observe(life context.Context) (was bool) {
 	if life.Err() == nil {
 		s.failLocked(err)
 	}
-	return was
+	if since.IsZero() {
+		return 0
+	}
+	return time.Since(since)
 }
 
 // errSilent ends a watch without a first report, because calls wait for a server whose state is not known.

@@ -1,11 +1,14 @@
 package identity
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +23,7 @@ type Files struct {
 	// empty for a client that has no certificate. On Unix Key must not be readable for all users, nor writable for its group.
 	Certificate, Key string
 	// Authorities holds the certificates of the authorities that may have issued the certificates of peers. If it is empty, a client accepts
-	// the authorities of the system, and a server asks its clients for no certificate.
+	// the authorities of the system, and a server asks its clients for no certificate. A certificate in it that cannot be read is an error.
 	Authorities string
 	// ServerName is the name that the certificates of dialed servers must have; empty: the name or address by which each was looked up.
 	ServerName string
@@ -77,12 +80,55 @@ func (f *Files) read(now time.Time) (*material, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.roots = x509.NewCertPool()
-		if !m.roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s holds no certificate in PEM", f.Authorities)
+		if m.roots, err = parseAuthorities(text); err != nil {
+			return nil, fmt.Errorf("%s %w", f.Authorities, err)
 		}
 	}
 	return m, nil
+}
+
+// Starts of the lines that enclose a block of PEM.
+const (
+	pemBegin = "-----BEGIN "
+	pemEnd   = "-----END "
+)
+
+// parseAuthorities returns the certificates in text. A certificate that cannot be read is an error, because a pool without it would refuse the peers
+// of that authority without a word. Text outside of blocks, and blocks of other types, have no meaning.
+func parseAuthorities(text []byte) (*x509.CertPool, error) {
+	pool, count := x509.NewCertPool(), 0
+	for number := 1; len(text) > 0; number++ {
+		line, rest, _ := bytes.Cut(text, []byte("\n"))
+		line = bytes.TrimLeft(line, " \t")
+		if bytes.HasPrefix(line, []byte(pemEnd)) {
+			return nil, fmt.Errorf("has in line %d the end of a block that does not begin; replace the block or remove it", number)
+		}
+		if !bytes.HasPrefix(line, []byte(pemBegin)) {
+			text = rest
+			continue
+		}
+		block, after := pem.Decode(text)
+		if block == nil || bytes.Count(text[:len(text)-len(after)], []byte(pemBegin)) != 1 { // Decode skips what it cannot read
+			return nil, fmt.Errorf("has in line %d a block that is not PEM: its end is missing, or a character is no base64; replace the block or remove it", number)
+		}
+		switch {
+		case block.Type == "CERTIFICATE" && len(block.Headers) == 0:
+			cert, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("has in line %d a certificate that cannot be read: %w; replace it or remove it", number, err)
+			}
+			pool.AddCert(cert)
+			count++
+		case strings.HasSuffix(block.Type, "CERTIFICATE"):
+			return nil, fmt.Errorf("has in line %d a block %q, or one with headers; write it as CERTIFICATE, with openssl x509 for example", number, block.Type)
+		}
+		number += bytes.Count(text[:len(text)-len(after)], []byte("\n")) - 1
+		text = after
+	}
+	if count == 0 {
+		return nil, errors.New("holds no certificate in PEM")
+	}
+	return pool, nil
 }
 
 // readCertificate reads the certificate and its key.

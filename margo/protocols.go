@@ -36,7 +36,7 @@ type Class struct {
 func ClassOf(e *cinnabar.Engine) Class {
 	protocol, _, _ := strings.Cut(e.Addr(), "://")
 	name, protocol, _ := strings.Cut(protocol, "+")
-	inv := e.State(-1)
+	inv := e.State(0)
 	return Class{Name: name, Protocol: protocol, Listening: inv.Listening, InputEager: inv.MaxRequest, OutputEager: inv.MaxResponse}
 }
 

@@ -60,7 +60,10 @@ func Describe(e *cinnabar.Engine, c *Config) Description {
 	if err != nil {
 		config = nil // the rest is of use without it
 	}
-	inventory, s := e.State(-1), e.Stats()
+	inventory, s := e.State(stats.MostRows), e.Stats()
+	if inventory.More.Providers > 0 || inventory.More.RPCs > 0 {
+		inventory = e.State(-1) // which takes longer, and makes calls wait, in proportion to the operations under way
+	}
 	d := Description{Addr: e.Addr(), Providers: inventory.Providers, RPCs: inventory.RPCs, Handlers: s.Handlers, Stats: s.Net, Config: config}
 	for _, p := range poolsOf(e) {
 		c := p.Config()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,17 @@ func TestDescribe(t *testing.T) {
 	must(t, json.Unmarshal(b, &back))
 	if back.Addr != client.Addr() || len(back.RPCs) != 0 || len(back.Providers) != 0 || len(back.Pools) != 1 || back.Config != nil {
 		t.Errorf("%s", b)
+	}
+}
+
+// TestDescribeAll describes more RPCs than a bounded snapshot has.
+func TestDescribeAll(t *testing.T) {
+	server := listening(t, nil)
+	for i := range stats.MostRows + 1 {
+		must(t, cinnabar.NewRPC[struct{}, struct{}](fmt.Sprint("rpc", i)).Handle(server, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }))
+	}
+	if n := len(Describe(server, nil).RPCs); n <= stats.MostRows {
+		t.Errorf("%d RPCs are described, want more than %d", n, stats.MostRows)
 	}
 }
 

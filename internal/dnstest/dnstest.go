@@ -32,6 +32,8 @@ type Server struct {
 	// +checklocks:mu
 	services map[string][]*net.SRV
 	// +checklocks:mu
+	failing map[string]bool
+	// +checklocks:mu
 	silent bool
 	// +checklocks:mu
 	queries int
@@ -48,7 +50,7 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, ln: ln, hosts: map[string][]netip.Addr{}, services: map[string][]*net.SRV{}, conns: map[net.Conn]struct{}{}}
+	s := &Server{t: t, ln: ln, hosts: map[string][]netip.Addr{}, services: map[string][]*net.SRV{}, failing: map[string]bool{}, conns: map[net.Conn]struct{}{}}
 	s.wg.Go(s.accept)
 	t.Cleanup(s.close)
 	return s
@@ -77,6 +79,13 @@ func (s *Server) SetService(name string, records ...*net.SRV) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.services[name+"."] = records
+}
+
+// Fail makes the server answer queries for the name with a failure (SERVFAIL), or with its records again.
+func (s *Server) Fail(name string, failing bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing[name+"."] = failing
 }
 
 // Silence makes the server leave queries unanswered, or answer again.
@@ -156,6 +165,7 @@ func (s *Server) serve(c net.Conn) {
 const (
 	headLen   = 12
 	response  = 0x8400 // flags: a response, with authority
+	failure   = 2      // response code: the server cannot process the query
 	noName    = 3      // response code: the name does not exist
 	typeA     = 1
 	typeAAAA  = 28
@@ -199,6 +209,10 @@ func (s *Server) answer(query []byte) ([]byte, error) {
 	binary.BigEndian.PutUint16(b[2:], response)
 	if !known && !isService {
 		binary.BigEndian.PutUint16(b[2:], response|noName)
+	}
+	if s.failing[name] {
+		binary.BigEndian.PutUint16(b[2:], response|failure)
+		return b, nil
 	}
 	n := uint16(0)
 	for _, ip := range ips {

@@ -289,7 +289,7 @@ var layers = map[string]row{
 	"cmd/cinnabar": {
 		code:    []string{"cmd/cinnabar/internal/..."},
 		test:    []string{".", "identity", "internal/testproc", "internal/tlstest", "margo", "rmem"},
-		modules: []string{modCobra, modFlags},
+		modules: []string{modCobra, modFlags, modSys}, // terminals and pipes of tests
 	},
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
 	"bench/internal/record":    {}, // the form of recorded results

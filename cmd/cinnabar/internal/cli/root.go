@@ -15,7 +15,7 @@ type Tree func(Streams) *cobra.Command
 func Main(tree Tree) int {
 	ctx, stop := withSignals(context.Background(), os.Stderr)
 	defer stop()
-	return Run(ctx, tree, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	return Run(ctx, tree, os.Args[1:], interruptible(ctx, os.Stdin, os.Stdout, os.Stderr))
 }
 
 // Run carries out one command line and returns the exit code. An error is
@@ -56,11 +56,12 @@ func NewRoot(s Streams, commands ...*cobra.Command) *cobra.Command {
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(unknownFlag)
-	root.SetUsageFunc(printUsage)
+	columns := Columns(s.Out)
+	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd, columns) })
 	addLogLevel(root, s.Err)
 	root.AddCommand(commands...)
 	root.AddCommand(newVersion(s))
 	addHelp(root)
-	dress(root)
+	dress(root, columns)
 	return root
 }

@@ -74,17 +74,30 @@ func InterruptAccept(ctx context.Context, l net.Listener) (stop func() bool) {
 }
 
 // IsTerminal reports whether a person may be looking at w.
-func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && cwriter.IsTerminal(int(f.Fd()))
+func IsTerminal(w io.Writer) (is bool) {
+	withDescriptor(w, func(fd int) { is = cwriter.IsTerminal(fd) })
+	return is
+}
+
+// withDescriptor calls f with the descriptor of w if that is a file. It does not use [os.File.Fd], because that would make deadlines of reads
+// ineffective, with which the command top ends.
+func withDescriptor(w io.Writer, f func(fd int)) {
+	file, ok := w.(*os.File)
+	if !ok {
+		return
+	}
+	if c, err := file.SyscallConn(); err == nil {
+		_ = c.Control(func(fd uintptr) { f(int(fd)) }) // fails only on a closed file, which is no terminal
+	}
 }
 
 // Columns returns the number of columns of the terminal w, at most [Width]. If w is no terminal, it returns Width.
 func Columns(w io.Writer) int {
-	if f, ok := w.(*os.File); ok && IsTerminal(w) {
-		if columns, _, err := cwriter.GetSize(int(f.Fd())); err == nil && columns > 0 {
-			return min(columns, Width)
+	width := Width
+	withDescriptor(w, func(fd int) {
+		if columns, _, err := cwriter.GetSize(fd); err == nil && columns > 0 {
+			width = min(columns, Width)
 		}
-	}
-	return Width
+	})
+	return width
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Width is the largest width of a help text in columns, which fits the narrowest common terminal.
+// Width is the largest width of a help text in columns, which fits the narrowest common terminal. On a narrower one the text has its width.
 const Width = 80
 
 // dress adds to a command and its sub-commands the behaviour that all commands share: usage errors with exit code 2, suggestions,
-// completion, and help texts of at most Width columns.
-func dress(cmd *cobra.Command) {
+// completion, and help texts of at most so many columns.
+func dress(cmd *cobra.Command, columns int) {
 	if cmd.HasSubCommands() {
 		cmd.Args = knownCommand
 		cmd.SuggestionsMinimumDistance = suggestionDistance
@@ -25,10 +26,10 @@ func dress(cmd *cobra.Command) {
 		}
 	}
 	cmd.Args = usageArgs(cmd.Args)
-	cmd.Long = Fold(cmd.Long, Width)
+	cmd.Long = Fold(cmp.Or(cmd.Long, cmd.Short), columns) // cobra prints the one or the other
 	complete(cmd)
 	for _, c := range cmd.Commands() {
-		dress(c)
+		dress(c, columns)
 	}
 }
 
@@ -106,8 +107,8 @@ func flagsLike(cmd *cobra.Command, name string) []string {
 	return names.SuggestionsFor(name)
 }
 
-// printUsage prints the usage of a command as cobra does, in at most Width columns.
-func printUsage(cmd *cobra.Command) error {
+// printUsage prints the usage of a command as cobra does, in at most so many columns. Command lines are not broken.
+func printUsage(cmd *cobra.Command, columns int) error {
 	i := &Printer{W: cmd.OutOrStderr()}
 	i.Printf("Usage:\n")
 	i.Printf("  %s\n", useLine(cmd))
@@ -118,7 +119,9 @@ func printUsage(cmd *cobra.Command) error {
 		i.Printf("\nCommands:\n")
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() || c.Name() == "help" {
-				i.Printf("  %-*s %s\n", c.NamePadding(), c.Name(), c.Short)
+				indent := 2 + c.NamePadding() + 1
+				short := strings.ReplaceAll(Fold(c.Short, columns-indent), "\n", "\n"+strings.Repeat(" ", indent))
+				i.Printf("  %-*s %s\n", c.NamePadding(), c.Name(), short)
 			}
 		}
 	}
@@ -127,11 +130,11 @@ func printUsage(cmd *cobra.Command) error {
 		flags *pflag.FlagSet
 	}{{"Options", cmd.LocalFlags()}, {"Options of every command", cmd.InheritedFlags()}} {
 		if part.flags.HasAvailableFlags() {
-			i.Printf("\n%s:\n%s", part.title, part.flags.FlagUsagesWrapped(Width))
+			i.Printf("\n%s:\n%s", part.title, part.flags.FlagUsagesWrapped(columns))
 		}
 	}
 	if cmd.HasAvailableSubCommands() {
-		i.Printf("\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
+		i.Printf("\n%s\n", Fold(cmd.CommandPath()+" COMMAND --help describes a command.", columns))
 	}
 	return i.Err
 }

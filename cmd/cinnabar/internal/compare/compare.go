@@ -155,8 +155,8 @@ func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 		return err
 	}
 	rows, err := measureWays(ctx, dev, p, o.job)
-	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
-		err = stopErr
+	if stopErr := p.Stop(); err == nil || peerproc.Killed(stopErr) { // else the peer's end follows from ours
+		err = errors.Join(stopErr, err)
 	}
 	if err != nil {
 		return err

@@ -107,8 +107,8 @@ func run(ctx context.Context, o *options, src source, s cli.Streams) (err error)
 		return err
 	}
 	d, err := demonstrate(ctx, o, dev, p, src, notes)
-	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
-		err = stopErr
+	if stopErr := p.Stop(); err == nil || peerproc.Killed(stopErr) { // else the peer's end follows from ours
+		err = errors.Join(stopErr, err)
 	}
 	if err != nil {
 		return err

@@ -103,6 +103,12 @@ func (p *Process) Stop() error {
 	return nil
 }
 
+// Killed reports whether err, an error of Stop, says that a signal has ended the peer.
+func Killed(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	return ok && exit.ExitCode() == -1
+}
+
 // Pid returns the process id of the peer.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 

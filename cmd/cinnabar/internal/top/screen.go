@@ -26,8 +26,46 @@ const (
 	keyEnter
 	keyTab
 	keyInterrupt
+	keyRedraw
 	keyOther
 )
+
+// maxKey is the largest number of bytes that splitKeys takes for the start of one key.
+const maxKey = 16
+
+// splitKeys returns the keys that are complete at the start of b, and the rest: the start of a key whose other bytes have not come.
+func splitKeys(b []byte) (whole, rest []byte) {
+	for at := 0; at < len(b); {
+		left := b[at:]
+		n := 1
+		switch {
+		case left[0] != 0x1b:
+			if !utf8.FullRune(left) {
+				return b[:at], left
+			}
+			_, n = utf8.DecodeRune(left)
+		case len(left) < maxKey && !wholeEscape(left):
+			return b[:at], left
+		default:
+			_, n = parseEscape(left)
+		}
+		at += n
+	}
+	return b, nil
+}
+
+// wholeEscape reports whether b, which begins with an escape character, has all bytes of its first key.
+func wholeEscape(b []byte) bool {
+	if len(b) < 2 || b[1] != '[' && b[1] != 'O' {
+		return len(b) > 1
+	}
+	for _, c := range b[2:] {
+		if c >= 0x40 && c <= 0x7e {
+			return true
+		}
+	}
+	return false
+}
 
 // parseKeys reads the keys from the bytes that a terminal sends.
 func parseKeys(b []byte) (keys []key) {
@@ -41,6 +79,8 @@ func parseKeys(b []byte) (keys []key) {
 			k = keyEnter
 		case '\t':
 			k = keyTab
+		case '\f': // ^L
+			k = keyRedraw
 		case 0x1b:
 			k, n = parseEscape(b)
 		case utf8.RuneError:
@@ -342,6 +382,7 @@ esc               back
 s S               sort by the next or the last column
 r                 reverse the order
 p, space          pause, go on
+^L                draw all again
 q, ^C             end
 any key           leave this page`, "\n") {
 		lines = append(lines, line{text: text})

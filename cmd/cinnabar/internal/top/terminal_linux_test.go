@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -185,4 +187,71 @@ func TestTopCanceled(t *testing.T) {
 		t.Error("exit code 0")
 	}
 	term.expect(t, leaveScreen)
+}
+
+// TestPainter draws a screen again: nothing is written for lines that are shown already, all lines when the terminal has another size, and no line is
+// wider than the terminal.
+func TestPainter(t *testing.T) {
+	term := openTerminal(t)
+	sc := newSample()
+	p := &painter{out: term.program}
+	paint := func() string {
+		t.Helper()
+		if err := p.paint(sc); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := term.program.WriteString("\x00"); err != nil { // the end of the drawing
+			t.Fatal(err)
+		}
+		return term.until(t, "\x00")
+	}
+	if text := paint(); strings.Count(text, "\x1b[K") != 24 || !strings.Contains(text, "get@42") {
+		t.Errorf("the first drawing is %q", text)
+	}
+	if text := paint(); text != "" {
+		t.Errorf("without a change %q is drawn", text)
+	}
+	typed(sc, "j")
+	if text := paint(); strings.Count(text, "\x1b[K") != 2 {
+		t.Errorf("for another row %q is drawn", text)
+	}
+	var err error
+	errC := control(term.user, func(fd int) {
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 10, Col: 40})
+	})
+	if err := errors.Join(err, errC); err != nil {
+		t.Fatal(err)
+	}
+	text := paint()
+	if strings.Count(text, "\x1b[K") != 10 || !strings.HasPrefix(text, "\x1b[2J") {
+		t.Errorf("for another size %q is drawn", text)
+	}
+	for part := range strings.SplitSeq(regexp.MustCompile(`\x1b\[[0-9;]*[a-zA-Z]`).ReplaceAllString(text, "\n"), "\n") {
+		if utf8.RuneCountInString(part) > 40 {
+			t.Errorf("%q is wider than 40 columns", part)
+		}
+	}
+}
+
+// until waits as expect does, and returns the text before.
+func (p *terminal) until(t *testing.T, end string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		before, after, ok := strings.Cut(p.seen.String(), end)
+		if ok {
+			p.seen.Next(p.seen.Len() - len(after))
+		}
+		p.mu.Unlock()
+		if ok {
+			return before
+		}
+		select {
+		case <-p.more:
+		case <-ctx.Done():
+			t.Fatalf("the terminal does not show %q: %q", end, before)
+		}
+	}
 }

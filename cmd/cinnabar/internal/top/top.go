@@ -148,22 +148,26 @@ func watch(ctx context.Context, sc *screen, ask func(context.Context) (*stats.St
 	answers := make(chan answer, 1)
 	tick := time.NewTicker(sc.every)
 	defer tick.Stop()
+	var typed []byte // the start of a key whose other bytes have not come
+	incomplete := time.NewTimer(0)
+	defer incomplete.Stop()
+	p := &painter{out: out}
 	for busy := false; ; {
-		if err := paint(sc, out); err != nil {
+		if err := p.paint(sc); err != nil {
 			return err
 		}
+		var whole []byte
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case list, ok := <-keys.list:
+		case b, ok := <-keys.bytes:
 			if !ok {
 				return nil // the terminal is gone
 			}
-			for _, k := range list {
-				if sc.press(k) {
-					return nil
-				}
-			}
+			whole, typed = splitKeys(append(typed, b...))
+			incomplete.Reset(keyTime)
+		case <-incomplete.C:
+			whole, typed = typed, nil // the key Escape, for example
 		case <-tick.C:
 			if !busy && !sc.paused {
 				busy = true
@@ -180,8 +184,19 @@ func watch(ctx context.Context, sc *screen, ask func(context.Context) (*stats.St
 				sc.answered(a.state, time.Now())
 			}
 		}
+		for _, k := range parseKeys(whole) {
+			if k == keyRedraw {
+				p.shown = nil
+			} else if sc.press(k) {
+				return nil
+			}
+		}
 	}
 }
+
+// keyTime is the time within which the bytes of one key come, because a slow connection may cut the sequence of an arrow key, which begins as the key
+// Escape does.
+const keyTime = 100 * time.Millisecond
 
 // answer is the result of a question.
 type answer struct {
@@ -189,14 +204,28 @@ type answer struct {
 	err   error
 }
 
-// paint writes the screen to the terminal.
-func paint(sc *screen, out *os.File) error {
+// painter draws a screen on a terminal. It writes only the lines that have changed, so that keys take effect soon where the connection of the terminal
+// is slow.
+type painter struct {
+	out           *os.File
+	width, height int
+	shown         []line // on the terminal; nil: it may show other text
+}
+
+// paint writes the lines of the screen that the terminal does not show yet.
+func (p *painter) paint(sc *screen) error {
+	width, height := size(p.out)
 	var b strings.Builder
-	b.WriteString("\x1b[H")
-	for i, l := range sc.draw(size(out)) {
-		if i > 0 {
-			b.WriteString("\r\n")
+	if width != p.width || height != p.height || p.shown == nil {
+		b.WriteString("\x1b[2J")
+		p.width, p.height, p.shown = width, height, nil
+	}
+	lines := sc.draw(width, height)
+	for i, l := range lines {
+		if i < len(p.shown) && p.shown[i] == l {
+			continue
 		}
+		fmt.Fprintf(&b, "\x1b[%d;1H", i+1)
 		if l.reverse {
 			b.WriteString("\x1b[7m" + l.text + "\x1b[0m")
 		} else {
@@ -204,32 +233,34 @@ func paint(sc *screen, out *os.File) error {
 		}
 		b.WriteString("\x1b[K")
 	}
-	b.WriteString("\x1b[J")
-	_, err := io.WriteString(out, b.String())
+	if p.shown = lines; b.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(p.out, b.String())
 	return err
 }
 
-// keyReader reads the keys of a terminal on a goroutine of its own.
+// keyReader reads the bytes of a terminal's keys on a goroutine of its own.
 type keyReader struct {
-	list chan []key // closed when the terminal is gone
-	end  chan struct{}
-	done chan struct{}
-	in   *os.File
+	bytes chan []byte // closed when the terminal is gone
+	end   chan struct{}
+	done  chan struct{}
+	in    *os.File
 }
 
 func readKeys(in *os.File) *keyReader {
-	r := &keyReader{list: make(chan []key), end: make(chan struct{}), done: make(chan struct{}), in: in}
+	r := &keyReader{bytes: make(chan []byte), end: make(chan struct{}), done: make(chan struct{}), in: in}
 	go func() {
 		defer close(r.done)
-		defer close(r.list)
-		b := make([]byte, 256)
+		defer close(r.bytes)
 		for {
+			b := make([]byte, 256)
 			n, err := in.Read(b)
 			if err != nil {
 				return
 			}
 			select {
-			case r.list <- parseKeys(b[:n]):
+			case r.bytes <- b[:n]:
 			case <-r.end:
 				return
 			}

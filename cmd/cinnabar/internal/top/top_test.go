@@ -136,6 +136,26 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// TestSplitKeys cuts the bytes of keys at each place, as a slow connection does. The keys stay the same, and no start of a key is longer than maxKey.
+func TestSplitKeys(t *testing.T) {
+	for _, text := range []string{"q", "\x1b[A", "\x1bOB", "\x1b[1;5C", "\x1b[5~k", "é↑", "\x1b", "\x1bx", "a\x1b[", "\xff\x1b[B\xe2\x86", "\x1b[" + strings.Repeat("1", 40) + "A\x0c"} {
+		want := fmt.Sprint(parseKeys([]byte(text)))
+		for cut := range len(text) + 1 {
+			var keys []key
+			first, rest := splitKeys([]byte(text[:cut]))
+			keys = append(keys, parseKeys(first)...)
+			second, last := splitKeys(append(rest, text[cut:]...))
+			keys = append(append(keys, parseKeys(second)...), parseKeys(last)...)
+			if len(rest) > maxKey || len(last) > maxKey {
+				t.Errorf("%q: %d and %d bytes wait", text, len(rest), len(last))
+			}
+			if got := fmt.Sprint(keys); got != want && len(text) <= maxKey {
+				t.Errorf("%q, cut at %d: keys %s, want %s", text, cut, got, want)
+			}
+		}
+	}
+}
+
 // TestTrouble: a process that does not answer any more is named in the last line, and the last answer stays.
 func TestTrouble(t *testing.T) {
 	sc := newSample()
