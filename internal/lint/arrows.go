@@ -124,8 +124,8 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit", "internal/progress"},
-		test:    []string{"internal/testproc", "verbs/verbstest", "verbs/fault", "verbs/oob"},
+		code:    []string{"identity", "internal/tlsio", "internal/tokenproof", "verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit", "internal/progress"},
+		test:    []string{"internal/testproc", "internal/tlstest", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/rdmacore": {

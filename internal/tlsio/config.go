@@ -9,9 +9,12 @@ import (
 // cannot pass a connection on to a server of another protocol with the same certificate.
 const protocol = "cinnabar-tcp"
 
-// Prepare returns a copy of cfg for [Client] and [Server]. It enforces TLS 1.3, also for the result of cfg.GetConfigForClient, and turns off
-// the resumption of sessions. It returns an error if cfg excludes TLS 1.3.
-func Prepare(cfg *tls.Config) (*tls.Config, error) {
+// Prepare is [PrepareFor] for the protocol of ofi+tcps.
+func Prepare(cfg *tls.Config) (*tls.Config, error) { return PrepareFor(cfg, protocol) }
+
+// PrepareFor returns a copy of cfg for [Client] and [Server]. It enforces TLS 1.3, also for the result of cfg.GetConfigForClient, and turns off
+// the resumption of sessions. If cfg has no NextProtos, both ends must agree on protocol. PrepareFor returns an error if cfg excludes TLS 1.3.
+func PrepareFor(cfg *tls.Config, protocol string) (*tls.Config, error) {
 	if cfg == nil {
 		return nil, errors.New("no TLS configuration is given")
 	}
@@ -31,7 +34,7 @@ func Prepare(cfg *tls.Config) (*tls.Config, error) {
 			if chosen == nil || err != nil {
 				return nil, err
 			}
-			return Prepare(chosen)
+			return PrepareFor(chosen, protocol)
 		}
 	}
 	return c, nil

@@ -204,9 +204,16 @@ func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {
 
 // CloseWrite sends a close_notify, as far as the socket takes it. It is safe for concurrent use, and later calls of TryWritev fail.
 func (c *Conn) CloseWrite() {
-	if c.tls.CloseWrite() == nil {
-		_ = c.mem.flush(c.sock) // a peer that does not read gets no end of the stream
+	_ = c.EndWriting() // a peer that does not read gets no end of the stream
+}
+
+// EndWriting is CloseWrite for a caller that waits for the socket. It returns [sockio.ErrWouldBlock] until the socket has taken the
+// close_notify and all ciphertext before it.
+func (c *Conn) EndWriting() error {
+	if err := c.tls.CloseWrite(); err != nil {
+		return err
 	}
+	return c.mem.flush(c.sock)
 }
 
 var _ Socket = (*sockio.Conn)(nil)

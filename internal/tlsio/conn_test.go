@@ -198,6 +198,30 @@ func TestWriteUntilTaken(t *testing.T) {
 	}
 }
 
+// TestEndWriting checks that the end of the stream waits for a socket without room, behind the bytes that were written before.
+func TestEndWriting(t *testing.T) {
+	client, server, there, _ := localPair(t, nil)
+	mustWrite(t, client, "the last words")
+	there.most = len(there.b) + 5 // a part of the close_notify
+	for range 2 {
+		if err := client.EndWriting(); !errors.Is(err, sockio.ErrWouldBlock) {
+			t.Fatalf("without room: %v", err)
+		}
+	}
+	there.most += 100
+	if err := client.EndWriting(); err != nil {
+		t.Fatal(err)
+	}
+	there.eof = true
+	buf := make([]byte, 100)
+	if n, err := server.TryReadv([][]byte{buf}); string(buf[:n]) != "the last words" || err != nil {
+		t.Errorf("read %q, %v", buf[:n], err)
+	}
+	if n, err := server.TryReadv([][]byte{buf}); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d bytes, %v, want the end of the stream", n, err)
+	}
+}
+
 func mustWrite(t *testing.T, c *Conn, s string) {
 	t.Helper()
 	if n, err := c.TryWritev([][]byte{[]byte(s)}); n != len(s) || err != nil {

@@ -63,6 +63,9 @@ type memory struct {
 	out []byte
 	// +checklocks:mu
 	sent int
+	// vec is the argument of a write to the socket.
+	// +checklocks:mu
+	vec [1][]byte
 	// flood is the error of a write beyond the limit.
 	// +checklocks:mu
 	flood error
@@ -178,14 +181,15 @@ func (m *memory) flush(s Socket) error {
 		return m.flood
 	}
 	for m.sent < len(m.out) {
-		n, err := s.TryWritev([][]byte{m.out[m.sent:]})
+		m.vec[0] = m.out[m.sent:]
+		n, err := s.TryWritev(m.vec[:])
 		if err != nil {
 			return err
 		}
 		m.sent += n
 	}
 	m.pending.Store(false)
-	m.out, m.sent = m.out[:0], 0
+	m.out, m.sent, m.vec[0] = m.out[:0], 0, nil
 	if m.large != nil {
 		outbounds.Put(m.large)
 		m.large, m.out = nil, nil

@@ -41,6 +41,7 @@ const (
 	reasonWrong   reason = 2 // the proof does not fit
 	reasonVersion reason = 3 // the version is not known
 	reasonOwn     reason = 4 // the hello is the server's own
+	reasonTLS     reason = 5 // the server requires TLS
 )
 
 func (r reason) String() string {
@@ -53,6 +54,8 @@ func (r reason) String() string {
 		return "it does not know this version of the exchange"
 	case reasonOwn:
 		return "the hello came from that process itself, so it was passed on"
+	case reasonTLS:
+		return "it requires TLS: set Config.TLS, or --tls-ca, at both ends"
 	case reasonNone:
 	}
 	return fmt.Sprintf("reason %d", byte(r))
@@ -111,6 +114,9 @@ func IsHello(b []byte) bool { return len(b) >= len(mark) && string(b[:len(mark)]
 
 // NoToken returns the answer of a server without a token to a hello.
 func NoToken() []byte { return appendMessage(nil, kindRefusal, reasonNoToken) }
+
+// NeedsTLS returns the answer of a server with TLS to a hello without TLS.
+func NeedsTLS() []byte { return appendMessage(nil, kindRefusal, reasonTLS) }
 
 // readMessage reads a message of kind want into body, which has the length of that kind.
 func readMessage(r io.Reader, want kind, body []byte) error {

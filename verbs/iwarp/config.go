@@ -1,12 +1,15 @@
 package iwarp
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"math"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/tlsio"
 	"cinnabar/verbs"
 )
 
@@ -17,6 +20,18 @@ type Config struct {
 	// Logger receives events outside of any call (handshakes that fail,
 	// Terminates); nil discards it.
 	Logger *slog.Logger
+
+	// TLS puts every connection inside TLS 1.3, with MPA's frames as its payload; nil is no TLS. The peer's device needs TLS too: each refuses a
+	// peer without it. A device that listens needs a certificate, and requires one of its clients with ClientAuth:
+	// tls.RequireAndVerifyClientCert. A dialed server must have a certificate with TLS.ServerName, or with the IP address that was dialed if
+	// that is empty. The device asks for no CRC then, because TLS protects all bytes. [Open] copies TLS.
+	TLS *tls.Config
+	// DialTLS returns the configuration in the place of TLS for a connection that this side dials, because the authorities in a tls.Config
+	// cannot change; nil: it is TLS. See [identity.Certificates].
+	DialTLS func() (*tls.Config, error)
+	// Token is a secret that both ends of every connection prove to each other; the zero Token is none. Both ends need the same one, or none. Without TLS it stops
+	// strangers, not a man in the middle.
+	Token identity.Token
 
 	// NoCRC stops asking for MPA's CRC32C. It is in use all the same when the
 	// peer asks for it. TCP's own checksum is weak: keep the CRC on except on
@@ -141,6 +156,15 @@ func (c Config) checked() (Config, error) {
 	}
 	if c.HandshakeTimeout <= 0 {
 		c.HandshakeTimeout = defaultHandshake
+	}
+	if c.TLS != nil {
+		prepared, err := tlsio.PrepareFor(c.TLS, tlsProtocol)
+		if err != nil {
+			return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.TLS: %v", err)
+		}
+		c.TLS = prepared
+	} else if c.DialTLS != nil {
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.DialTLS is set without Config.TLS; set both")
 	}
 	if c.UserTimeout < 0 {
 		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.UserTimeout is %v; 0 is the system's default", c.UserTimeout)

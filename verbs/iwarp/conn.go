@@ -59,7 +59,7 @@ import (
 type conn struct {
 	dev    *device
 	qp     *qp
-	sock   *sockio.Conn
+	sock   *socket
 	polled bool // sock has joined poller
 	local  netip.AddrPort
 	remote netip.AddrPort
@@ -124,7 +124,7 @@ type conn struct {
 }
 
 // newConn builds the connection that handshake h has agreed on. Nothing runs yet.
-func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
+func newConn(q *qp, sock *socket, h handshake) *conn {
 	d := q.pd.dev
 	c := &conn{
 		dev: d, qp: q, sock: sock, active: h.active,
@@ -134,6 +134,7 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
 		exited: make(chan struct{}),
 	}
+	sock.attach(&c.traffic)
 	c.host = hostOf(c.remote)
 	c.account = d.book.Account(c.host)
 	c.rx.init(rdmap.Options{Immediates: !d.cfg.NoImmediates, Atomics: !d.cfg.NoAtomics, Passive: !h.active})
@@ -183,6 +184,7 @@ func (c *conn) poll(claim bool) {
 	if c.rxMu.TryLock() {
 		c.receiveLocked(true)
 		c.rxMu.Unlock()
+		c.leftOver()
 	}
 	c.afterRx()
 }
@@ -228,6 +230,9 @@ func (c *conn) wakeReader() {
 	select {
 	case c.resume <- struct{}{}:
 	default:
+	}
+	if c.sock.buffered() {
+		c.sock.WakeRead() // because the socket does not report these bytes
 	}
 }
 
@@ -367,11 +372,10 @@ func (c *conn) writeLast() {
 			if err != nil {
 				return !errors.Is(err, sockio.ErrWouldBlock)
 			}
-			last[0] = last[0][n:]
+			last[0] = last[0][min(n, len(last[0])):]
 		}
-		return true
+		return c.sock.endWriting() == nil
 	})
-	_ = c.sock.CloseWrite() // fails only if the connection is gone already
 }
 
 // leave ends a background goroutine. The second of the two ends the connection.
@@ -424,7 +428,7 @@ func (c *conn) endSending() {
 	if !c.sentAll.Swap(true) {
 		c.txMu.Lock()
 		if !c.closed.Load() { // otherwise writeLast ends the stream behind the last message
-			_ = c.sock.CloseWrite() // fails only if the connection is gone, which its reader finds out
+			c.endStreamLocked()
 		}
 		c.releaseTx()
 	}
@@ -438,6 +442,15 @@ func (c *conn) endSending() {
 	}
 	c.rxMu.Unlock()
 	c.teardownIfFailed()
+}
+
+// endStreamLocked ends this side of the stream, when the socket takes the end.
+//
+// +checklocks:c.txMu
+func (c *conn) endStreamLocked() {
+	if c.tx.ending = c.sock.endWriting() != nil; c.tx.ending {
+		c.blocked()
+	}
 }
 
 // drain waits until every posted request is complete.

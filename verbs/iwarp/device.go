@@ -18,6 +18,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/progress"
+	"cinnabar/internal/tokenproof"
 	"cinnabar/verbs"
 	"cinnabar/verbs/internal/eventqueue"
 )
@@ -67,6 +68,7 @@ type device struct {
 	own    *hostquota.Account // of connections that this side has dialled
 	brake  brake
 	pace   pace
+	nonces tokenproof.Nonces
 	policy *progress.Policy // decides how long background readers and goroutines in Park spin
 
 	sharedStall time.Duration // a constant, but for tests
@@ -88,6 +90,9 @@ type device struct {
 	// also those that linger after their queue pair has gone
 	// +checklocks:mu
 	conns map[*conn]struct{}
+	// addresses of the listeners
+	// +checklocks:mu
+	listening []netip.AddrPort
 	// requests that a program has not answered
 	// +checklocks:mu
 	requests map[*connRequest]struct{}

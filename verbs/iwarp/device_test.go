@@ -201,13 +201,15 @@ func TestErrorSaysThingsOnce(t *testing.T) {
 
 func openForSuite(t *testing.T, o verbstest.Options) *verbs.Device {
 	t.Helper()
-	dev, err := iwarp.Open(iwarp.Config{
-		ConfirmWrites: o.ConfirmWrites,
-		NoImmediates:  o.NoImmediates,
-		NoAtomics:     o.NoAtomics,
-		LockMemory:    o.LockMemory,
-		DeniedLimit:   -1, // the suite guesses keys from one host
-	})
+	return openSuite(t, o, iwarp.Config{})
+}
+
+// openSuite opens a device with the settings of cfg and of the suite.
+func openSuite(t *testing.T, o verbstest.Options, cfg iwarp.Config) *verbs.Device {
+	t.Helper()
+	cfg.ConfirmWrites, cfg.NoImmediates, cfg.NoAtomics, cfg.LockMemory = o.ConfirmWrites, o.NoImmediates, o.NoAtomics, o.LockMemory
+	cfg.DeniedLimit = -1 // the suite guesses keys from one host
+	dev, err := iwarp.Open(cfg)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}

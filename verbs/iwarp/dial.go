@@ -41,12 +41,18 @@ func (d *device) Dial(ctx context.Context, dqp verbs.QPDriver, addr netip.AddrPo
 		return nil, netError(op, addr, err)
 	}
 	tc := nc.(*net.TCPConn) // network "tcp" makes no other
+	s := &stream{tcp: tc}
 	local.CRC = d.cfg.asksCRC(unmap(tcpAddr(tc.LocalAddr())).Addr(), unmap(tcpAddr(tc.RemoteAddr())).Addr())
-	h, err := d.request(ctx, tc, local, p)
+	var h handshake
+	if err = d.prove(ctx, s, addr, p.Timeout); err != nil {
+		err = wrapMPA(op+" "+addr.String(), err)
+	} else {
+		h, err = d.request(ctx, s, local, p)
+	}
 	if err == nil {
 		var c *conn
 		_ = d.own.Take(hostquota.Connections, 1) // never refuses: the account of this process has no limit
-		if c, err = d.start(q, tc, h); err == nil {
+		if c, err = d.start(q, s, h); err == nil {
 			return c, nil
 		}
 		d.own.Give(hostquota.Connections, 1)
@@ -64,23 +70,23 @@ func netError(op string, addr netip.AddrPort, err error) error {
 }
 
 // request exchanges MPA frames as the active side.
-func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, p verbs.ConnParam) (handshake, error) {
-	op := "dial " + tc.RemoteAddr().String()
-	done := bound(ctx, tc, p.Timeout)
+func (d *device) request(ctx context.Context, s *stream, local mpa.Local, p verbs.ConnParam) (handshake, error) {
+	op := "dial " + s.tcp.RemoteAddr().String()
+	done := bound(ctx, s, p.Timeout)
 	req, err := mpa.Request(local)
 	if err != nil {
 		return handshake{}, wrapMPA(op, err)
 	}
 	var reply mpa.Frame
-	if err = writeFrame(tc, req); err == nil {
-		reply, err = readFrame(tc)
+	if err = writeFrame(s, req); err == nil {
+		reply, err = readFrame(s)
 	}
 	if err = done(err); err != nil {
 		return handshake{}, wrapMPA(op, err)
 	}
 	agreed, err := mpa.Finish(req, reply, local)
 	if err != nil {
-		d.terminateReply(tc, err, req.CRC || reply.CRC)
+		d.terminateReply(s, err, req.CRC || reply.CRC)
 		return handshake{}, wrapMPA(op, err)
 	}
 	return d.cfg.settle(op, true, agreed, p)
@@ -88,13 +94,13 @@ func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, 
 
 // terminateReply sends a Terminate to a peer that has accepted, because this side cannot
 // accept its reply. It sends nothing if RFC 6581 section 8 has no code for err.
-func (d *device) terminateReply(tc *net.TCPConn, err error, crc bool) {
+func (d *device) terminateReply(s *stream, err error, crc bool) {
 	e, ok := errors.AsType[*mpa.Error](err)
 	if !ok || !e.Code.Terminates() {
 		return
 	}
 	t := (rdmap.Cause(mpa.TerminateLayer)<<12 | rdmap.Cause(mpa.TerminateType)<<8 | rdmap.Cause(e.Code)).Terminate()
-	done := bound(context.Background(), tc, d.cfg.HandshakeTimeout)
-	_, werr := tc.Write(appendTerminate(nil, &t, 1, crc))
+	done := bound(context.Background(), s, d.cfg.HandshakeTimeout)
+	_, werr := s.Write(appendTerminate(nil, &t, 1, crc))
 	_ = done(werr) // the caller returns err, which is the cause
 }

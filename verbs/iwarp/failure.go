@@ -237,7 +237,7 @@ func (c *conn) teardown() {
 func (c *conn) lastBytes(f *failure) []byte {
 	t := &c.tx
 	var out []byte
-	if rest := t.restOfFrame(); rest > 0 {
+	if rest := t.restOfFrame(c.sock.encrypted()); rest > 0 {
 		var ok bool
 		if out, ok = t.copyRest(rest); !ok {
 			return nil // the memory is gone: the stream cannot be continued
@@ -250,19 +250,20 @@ func (c *conn) lastBytes(f *failure) []byte {
 	return out
 }
 
-// restOfFrame returns how many bytes of an FPDU are missing of which some are written.
-func (t *txState) restOfFrame() int {
-	begin := t.start
+// restOfFrame returns how many bytes behind the written ones must still be written: those that TLS has encrypted, and those that are then
+// missing of an FPDU of which some are written or encrypted.
+func (t *txState) restOfFrame(encrypted int) int {
+	begin, at := t.start, t.written+uint64(encrypted)
 	for _, end := range t.frames {
-		if t.written <= begin {
+		if at <= begin {
 			break
 		}
-		if t.written < end {
+		if at < end {
 			return int(end - t.written)
 		}
 		begin = end
 	}
-	return 0
+	return encrypted
 }
 
 // copyRest copies the next n bytes of the batch.

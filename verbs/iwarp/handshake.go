@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -23,10 +22,10 @@ type handshake struct {
 	param  verbs.ConnParam
 }
 
-// asksCRC reports whether this side asks for the CRC on a connection between two addresses.
+// asksCRC reports whether this side asks for the CRC on a connection between two addresses. TLS protects the bytes better.
 func (c Config) asksCRC(local, remote netip.Addr) bool {
 	within := local == remote || local.IsLoopback() && remote.IsLoopback()
-	return !c.NoCRC && !(c.NoLocalCRC && within)
+	return !c.NoCRC && c.TLS == nil && !(c.NoLocalCRC && within)
 }
 
 // localFor translates connection parameters into the parameters of MPA's negotiation. It leaves mpa.Local.CRC to asksCRC.
@@ -78,9 +77,12 @@ func (c Config) settle(op string, active bool, a mpa.Agreed, p verbs.ConnParam) 
 		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, Timeout: p.Timeout}}, nil
 }
 
+// deadliner is a connection whose I/O ends at a deadline.
+type deadliner interface{ SetDeadline(t time.Time) error }
+
 // bound ends the I/O on nc when ctx ends, and at the latest after limit. done removes
 // the bound; it returns ctx's cause if ctx has ended the I/O.
-func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err error) error) {
+func bound(ctx context.Context, nc deadliner, limit time.Duration) (done func(err error) error) {
 	_ = nc.SetDeadline(time.Now().Add(limit)) // fails only on a closed connection, where I/O fails too
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(sockio.Past) })
 	return func(err error) error {
@@ -103,7 +105,7 @@ type frameBuffer [mpa.FrameLen + mpa.MaxPrivateData]byte
 
 // readFrame reads one MPA frame and not a byte more, because the bytes behind it belong
 // to full operation.
-func readFrame(nc net.Conn) (mpa.Frame, error) {
+func readFrame(nc io.Reader) (mpa.Frame, error) {
 	var buf frameBuffer
 	f, n, err := buf.readFixed(nc)
 	if err != nil || n > 0 {
@@ -114,7 +116,7 @@ func readFrame(nc net.Conn) (mpa.Frame, error) {
 
 // readRequest reads the request of a peer that has connected. Its fixed part has less time than the rest, because a peer
 // that connects and sends nothing costs as much as one that is about to send.
-func readRequest(ctx context.Context, nc net.Conn, limit time.Duration) (mpa.Frame, error) {
+func readRequest(ctx context.Context, nc *stream, limit time.Duration) (mpa.Frame, error) {
 	var buf frameBuffer
 	done := bound(ctx, nc, min(limit, requestTimeout))
 	f, n, err := buf.readFixed(nc)
@@ -127,14 +129,14 @@ func readRequest(ctx context.Context, nc net.Conn, limit time.Duration) (mpa.Fra
 }
 
 // readFixed reads the part that all frames have; n > 0 means that the frame has no other.
-func (buf *frameBuffer) readFixed(nc net.Conn) (f mpa.Frame, n int, err error) {
+func (buf *frameBuffer) readFixed(nc io.Reader) (f mpa.Frame, n int, err error) {
 	// The key first: a peer of another protocol may send less than a frame and wait.
 	const keyLen = 16
 	if _, err := io.ReadFull(nc, buf[:keyLen]); err != nil {
 		return mpa.Frame{}, 0, err
 	}
 	if _, _, err := mpa.ParseFrame(buf[:keyLen]); err != nil {
-		return mpa.Frame{}, 0, err
+		return mpa.Frame{}, 0, foreign(buf[:keyLen], err)
 	}
 	if _, err := io.ReadFull(nc, buf[keyLen:mpa.FrameLen]); err != nil {
 		return mpa.Frame{}, 0, err
@@ -143,7 +145,7 @@ func (buf *frameBuffer) readFixed(nc net.Conn) (f mpa.Frame, n int, err error) {
 }
 
 // readData reads the private data behind the fixed part.
-func (buf *frameBuffer) readData(nc net.Conn) (f mpa.Frame, err error) {
+func (buf *frameBuffer) readData(nc io.Reader) (f mpa.Frame, err error) {
 	size := mpa.FrameLen + int(binary.BigEndian.Uint16(buf[mpa.FrameLen-2:]))
 	if size > len(buf) { // ParseFrame refuses this already; the slice below must not depend on it
 		return f, &mpa.Error{Op: "parse frame", Field: "PD_Length", Problem: "too large"}
@@ -158,7 +160,7 @@ func (buf *frameBuffer) readData(nc net.Conn) (f mpa.Frame, err error) {
 	return f, err
 }
 
-func writeFrame(nc net.Conn, f mpa.Frame) error {
+func writeFrame(nc io.Writer, f mpa.Frame) error {
 	b, err := mpa.AppendFrame(nil, f)
 	if err != nil {
 		return err
@@ -170,6 +172,9 @@ func writeFrame(nc net.Conn, f mpa.Frame) error {
 // wrapMPA returns an error of package mpa as one of package verbs.
 func wrapMPA(op string, err error) error {
 	if r, ok := errors.AsType[*mpa.RejectedError](err); ok {
+		if reason := refusalReason(r.PrivateData); reason != "" {
+			return &verbs.Error{Op: op, Err: &verbs.RejectedError{Reason: reason}}
+		}
 		return &verbs.Error{Op: op, Err: &verbs.RejectedError{PrivateData: r.PrivateData, Reason: r.Error()}}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -178,12 +183,13 @@ func wrapMPA(op string, err error) error {
 	return &verbs.Error{Op: op, Err: err}
 }
 
-// start makes the connection on tc, for which h has been agreed, and moves the queue pair to RTS.
-func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
-	sock, err := sockio.New(tc)
+// start makes the connection on s, for which h has been agreed, and moves the queue pair to RTS.
+func (d *device) start(q *qp, s *stream, h handshake) (*conn, error) {
+	nc, err := sockio.New(s.tcp)
 	if err != nil {
 		return nil, err
 	}
+	sock := &socket{nc, s.tls}
 	set, _ := poller.Acquire() // after an error the set is nil, and the connection waits by itself
 	sock.Join(set)
 	c, err := d.run(q, sock, h, set != nil)
@@ -202,7 +208,7 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 }
 
 // run makes the connection on sock, which stays the caller's if that fails. polled says that sock has joined the poller.
-func (d *device) run(q *qp, sock *sockio.Conn, h handshake, polled bool) (*conn, error) {
+func (d *device) run(q *qp, sock *socket, h handshake, polled bool) (*conn, error) {
 	if d.cfg.UserTimeout > 0 {
 		if err := sock.SetUserTimeout(d.cfg.UserTimeout); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, err

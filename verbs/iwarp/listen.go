@@ -14,6 +14,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlsio"
 	"cinnabar/verbs"
 )
 
@@ -46,6 +47,9 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	if !addr.IsValid() {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "no address; use one of the host, 0.0.0.0 or [::]")
 	}
+	if d.cfg.TLS != nil && !tlsio.CanServe(d.cfg.TLS) {
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "Config.TLS has no certificate, which a device that listens needs")
+	}
 	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, netError(op, addr, err)
@@ -59,6 +63,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	}
 	l.hosts.turn, l.hosts.wg = l.turns[1], &l.wg
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	d.listens(l.Addr())
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
 	return l, nil
@@ -183,7 +188,8 @@ func (l *listener) pause() bool {
 // handshake reads the request of p and queues it for Accept.
 func (l *listener) handshake(p *pending) {
 	d := l.dev
-	req, err := readRequest(l.ctx, p.tc, d.cfg.HandshakeTimeout)
+	s := &stream{tcp: p.tc}
+	req, cause, err := l.receive(p, s)
 	turn := true
 	if err == nil {
 		turn = l.awaitTurn(p.host)
@@ -192,7 +198,7 @@ func (l *listener) handshake(p *pending) {
 	var reply mpa.Frame
 	var unacceptable error
 	if err == nil {
-		r = &connRequest{dev: d, tc: p.tc, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
+		r = &connRequest{dev: d, tc: s, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
 		if reply, unacceptable = r.judge(); unacceptable == nil {
 			d.pace.succeeded(p.host)
 			l.hosts.wait(p.host) // before the end of the handshake, so that the limits on handshakes hold for waiting requests
@@ -204,7 +210,7 @@ func (l *listener) handshake(p *pending) {
 	switch {
 	case err != nil:
 		if l.ctx.Err() == nil {
-			d.trail.Record(audit.Refused, requestCause(err), p.host, slog.Any("err", err))
+			d.trail.Record(audit.Refused, cause, p.host, slog.Any("err", err))
 		}
 		_ = p.tc.Close() // nothing was promised
 		return
@@ -258,6 +264,12 @@ func (l *listener) awaitTurn(h hostquota.Host) bool {
 
 // requestCause returns the cause by which the audit counts a request that did not come.
 func requestCause(err error) string {
+	switch {
+	case errors.Is(err, errTLSHello):
+		return causeTLSHello
+	case errors.Is(err, errTokenHello):
+		return causeTokenHello
+	}
 	if _, ok := errors.AsType[*mpa.Error](err); ok {
 		return "no MPA request"
 	}
@@ -294,6 +306,7 @@ func (l *listener) Close() error {
 		l.cancel()
 		err = errors.Join(l.tcp.Close(), l.closeTurns())
 		l.wg.Wait()
+		l.dev.listensNoMore(l.Addr())
 		l.dev.listeners.Add(-1)
 		for {
 			select {
@@ -310,7 +323,7 @@ func (l *listener) Close() error {
 // connRequest is a peer's request, not yet answered.
 type connRequest struct {
 	dev           *device
-	tc            *net.TCPConn
+	tc            *stream
 	req           mpa.Frame
 	local, remote netip.AddrPort
 	account       *hostquota.Account // of the peer's host

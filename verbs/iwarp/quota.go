@@ -374,6 +374,7 @@ func (c *conn) endIfQuiet(f *failure) bool {
 	c.receiveLocked(true)
 	ended := c.traffic.Load() == before && !c.over() && c.still(f)
 	c.rxMu.Unlock()
+	c.leftOver()
 	c.afterRx()
 	return ended
 }

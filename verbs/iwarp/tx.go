@@ -74,6 +74,7 @@ type txState struct {
 	msns    rdmap.MSNs
 	mulpdu  int           // bytes of the largest ULPDU that is sent
 	measure uint64        // the stream position from which mulpdu is looked at again
+	ending  bool          // the socket has not taken the end of the stream
 	drained chan struct{} // signaled when a request or response completes, for Disconnect
 
 	// The batch: vectors in stream order, and the memory that they lie in.
@@ -131,6 +132,9 @@ func (c *conn) transmitLocked() (more bool) {
 	for c.failure.Load() == nil && c.writeFailed.Load() == nil {
 		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
 			c.tx.signalDrained() // an answer may have been the last thing missing
+			if c.tx.ending {
+				c.endStreamLocked()
+			}
 			return false
 		}
 		if c.tx.written >= end {
@@ -325,7 +329,11 @@ func (c *conn) measureLocked() {
 	t := &c.tx
 	t.measure = max(t.written+min(t.written, measureStep), measureFrom)
 	if t.mulpdu = c.dev.cfg.MaxULPDU; t.mulpdu == 0 {
-		t.mulpdu = mpa.MULPDU(c.sock.MSS())
+		mss := c.sock.MSS()
+		if c.sock.tls != nil {
+			mss = max(mss, tlsSegment)
+		}
+		t.mulpdu = mpa.MULPDU(mss)
 	}
 }
 
