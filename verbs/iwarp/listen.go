@@ -46,7 +46,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	if !addr.IsValid() {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "no address; use one of the host, 0.0.0.0 or [::]")
 	}
-	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	tcp, err := d.listenTCP(addr)
 	if err != nil {
 		return nil, netError(op, addr, err)
 	}
@@ -62,6 +62,14 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
 	return l, nil
+}
+
+// listenTCP returns Config.Listener if that is at addr and not in use, and a new listener otherwise.
+func (d *device) listenTCP(addr netip.AddrPort) (*net.TCPListener, error) {
+	if l := d.cfg.Listener; l != nil && unmapWildcard(tcpAddr(l.Addr())) == unmapWildcard(addr) && d.given.CompareAndSwap(false, true) {
+		return l, nil
+	}
+	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 }
 
 func (l *listener) closeTurns() (err error) {
