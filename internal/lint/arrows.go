@@ -279,6 +279,11 @@ var layers = map[string]row{
 		test:    []string{"internal/recording", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
+	"cmd/cinnabar/internal/manpage": {
+		code:    []string{"cmd/cinnabar/internal/cli"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags},
+	},
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
