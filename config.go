@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"cinnabar/identity"
@@ -106,6 +107,10 @@ type Config struct {
 	// A peer in C responds to the advertised address. If the engine calls peers in C, they must see its connections come from
 	// that address.
 	Advertise string
+	// Listener is a listener of TCP at which the engine of [Listen] accepts connections over ofi+tcp and ofi+tcps, such as a socket that
+	// systemd has opened (package systemd); nil: the engine opens one. The address that is given to Listen has neither host nor port then, or exactly those of the
+	// Listener. The engine closes the Listener, also if Listen fails. A Listener at [::] must take IPv6 alone, because an engine has peers of one family.
+	Listener net.Listener `json:"-"`
 	// Firewalled makes an engine that does not listen and accepts no connection, and its connection requests say that peers
 	// must not dial it. Peers send requests and responses over the connections that the engine has made, so its handlers
 	// serve the processes that it has called. Over ofi+verbs a connection request cannot say that peers must not dial, so an engine there
@@ -315,6 +320,30 @@ func (cfg *Config) tcp() ofitcp.Config {
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, TLS: cfg.TLS, DialTLS: cfg.DialTLS, Token: cfg.Token, Admit: cfg.gate, Quota: cfg.quota, Audit: cfg.trail,
 	}
+}
+
+// listener returns the Listener, nil if there is none, and the address of the network of an engine at addr: with a Listener it has the host and the
+// port of that, without one it is addr.
+func (cfg *Config) listener(addr string, listen bool) (ln *net.TCPListener, where string, err error) {
+	if cfg == nil || cfg.Listener == nil {
+		return nil, addr, nil
+	}
+	ln, ok := cfg.Listener.(*net.TCPListener)
+	if !ok {
+		return nil, "", argumentError("open engine", "", addr, "Listener is a %T; it must be a *net.TCPListener", cfg.Listener)
+	}
+	scheme, rest, _ := strings.Cut(addr, ":")
+	rest = strings.TrimPrefix(rest, "//")
+	at := ln.Addr().String()
+	switch {
+	case !slices.Contains([]string{"ofi+tcp", "tcp", "ofi+tcps", "tcps"}, scheme):
+		return nil, "", argumentError("open engine", "", addr, "Listener is set, and it is for ofi+tcp and ofi+tcps; leave it nil")
+	case !listen || cfg.Firewalled:
+		return nil, "", argumentError("open engine", "", addr, "Listener is set, and the engine does not listen; use Listen without Firewalled, or leave Listener nil")
+	case rest != "" && rest != at:
+		return nil, "", argumentError("open engine", "", addr, "Listener is at %s; give Listen %s:// or %s://%s", at, scheme, scheme, at)
+	}
+	return ln, scheme + "://" + at, nil
 }
 
 // checkDevice returns an error that names the setting which does not allow an engine on the network of a device.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -125,4 +126,78 @@ func TestRPCPool(t *testing.T) {
 
 	_, err = Listen(t.Context(), network, withDevice(t, &Config{RPCPool: "nosuch"}))
 	wantCode(t, err, codes.InvalidArg, `RPCPool is "nosuch"`)
+}
+
+// socket returns a listener of TCP, which the end of the test closes if no engine has.
+func socket(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Skipf("this host has no %s: %v", address, err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// TestListener opens engines on listeners of the program. Their address is that of the listener, which ends with the engine.
+func TestListener(t *testing.T) {
+	for _, tt := range []struct{ network, at, address string }{
+		{"tcp4", "127.0.0.1:0", "ofi+tcp"}, {"tcp4", "127.0.0.1:0", "tcp://"}, {"tcp6", "[::1]:0", "ofi+tcp://"}, {"tcp4", "127.0.0.1:0", "ofi+tcp://ADDRESS"},
+		{"tcp4", "0.0.0.0:0", "ofi+tcp"}, {"tcp6", "[::]:0", "ofi+tcp"},
+	} {
+		t.Run(tt.at+" "+tt.address, func(t *testing.T) {
+			l := socket(t, tt.network, tt.at)
+			at := l.Addr().String()
+			server, err := Listen(t.Context(), strings.ReplaceAll(tt.address, "ADDRESS", at), &Config{Listener: l, KeepAlive: -1})
+			opened(t, server, err)
+			_, port, err := net.SplitHostPort(at)
+			must(t, err)
+			if !strings.HasSuffix(server.Addr(), ":"+port) {
+				t.Errorf("the engine is at %s, and the listener at %s", server.Addr(), at)
+			}
+			if server.Config().Listener != nil {
+				t.Error("Config returns the listener, which is used up")
+			}
+			client, err := Open(t.Context(), strings.TrimSuffix(server.Addr(), ":"+port), nil)
+			opened(t, client, err)
+			ep, err := client.Lookup(server.Addr())
+			must(t, err)
+			_, err = NewRPC[struct{}, struct{}]("none").Call(t.Context(), ep, struct{}{})
+			wantCode(t, err, codes.NoEntry)
+			must(t, server.Close())
+			if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the listener is open after the engine: %v", err)
+			}
+		})
+	}
+}
+
+// TestListenerRefused gives listeners that an engine cannot use. Listen and Open close them.
+func TestListenerRefused(t *testing.T) {
+	for _, tt := range []struct {
+		network, at, address string
+		open                 bool
+		words                string
+	}{
+		{"tcp4", "127.0.0.1:0", "ofi+tcp://127.0.0.1:1", false, "Listener is at 127.0.0.1:"},
+		{"tcp4", "127.0.0.1:0", "ofi+tcp://lo", false, "Listener is at"},
+		{"tcp4", "127.0.0.1:0", "na+sm://", false, "Listener is set, and it is for ofi+tcp"},
+		{"tcp4", "127.0.0.1:0", "ofi+verbs://", false, "Listener is set, and it is for ofi+tcp"},
+		{"tcp4", "127.0.0.1:0", "ofi+tcp", true, "Listener is set, and the engine does not listen"},
+		{"tcp", "[::]:0", "ofi+tcp", false, "takes IPv4 too"},
+		{"tcp4", "127.0.0.1:0", "ofi+tcps", false, "TLS"},
+	} {
+		l := socket(t, tt.network, tt.at)
+		open := Listen
+		if tt.open {
+			open = Open
+		}
+		_, err := open(t.Context(), tt.address, &Config{Listener: l})
+		wantCode(t, err, codes.InvalidArg, tt.words)
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s: the listener is open: %v", tt.address, err)
+		}
+	}
+	_, err := Listen(t.Context(), "ofi+tcp", &Config{Listener: struct{ net.Listener }{socket(t, "tcp4", "127.0.0.1:0")}})
+	wantCode(t, err, codes.InvalidArg, "it must be a *net.TCPListener")
 }

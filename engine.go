@@ -100,13 +100,22 @@ func Open(ctx context.Context, protocol string, cfg *Config) (*Engine, error) {
 	return open(ctx, protocol, false, cfg)
 }
 
-func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, error) {
+func open(ctx context.Context, addr string, listen bool, cfg *Config) (e *Engine, err error) {
 	scheme, _, _ := strings.Cut(addr, ":")
+	listener, where, err := cfg.listener(addr, listen)
+	defer func() {
+		if err != nil && cfg != nil && cfg.Listener != nil {
+			_ = cfg.Listener.Close() // the caller receives the earlier error, and the engine may have closed it
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
 	switch scheme {
 	case "ofi+tcp", "tcp", "ofi+tcps", "tcps":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
-			t.Address, t.Listen, t.Handler = ofitcp.OnInterface(addr, c.Interface), listen, h
+			t.Address, t.Listen, t.Handler, t.Listener = ofitcp.OnInterface(where, c.Interface), listen, h, listener
 			return c.besideSharedMemory(ctx, addr, listen, h, func() (na.Endpoint, error) { return ofitcp.Open(ctx, t) })
 		})
 	case "ofi+verbs", "verbs", "ofi+verbs;ofi_rxm", "verbs;ofi_rxm":
@@ -215,12 +224,13 @@ func (e *Engine) Addr() string { return e.self.String() }
 // Self returns the engine's own address. Calls to it are made in the process, without the network.
 func (e *Engine) Self() *Endpoint { return e.self }
 
-// Config returns a copy of the configuration in force, with defaults filled in (margo_get_config).
+// Config returns a copy of the configuration in force, with defaults filled in and without the Listener (margo_get_config).
 // The configuration of the parent has the pools of an engine with a Config.Parent.
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
 	c.quota, c.trail, c.clock, c.waits, c.gate = nil, nil, nil, nil, nil
+	c.Listener = nil // it is used up
 	if c.Parent == nil {
 		c.Pools = nil
 		for _, p := range e.handlers.pools.all() {

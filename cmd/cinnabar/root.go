@@ -11,6 +11,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/filexfer"
 	"cinnabar/cmd/cinnabar/internal/inspect"
 	"cinnabar/cmd/cinnabar/internal/lend"
+	"cinnabar/cmd/cinnabar/internal/manpage"
 	"cinnabar/cmd/cinnabar/internal/perfrpc"
 	"cinnabar/cmd/cinnabar/internal/perfverbs"
 	"cinnabar/cmd/cinnabar/internal/pingpong"
@@ -24,6 +25,6 @@ func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
 	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
-		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), wire.New(s), cli.NewToken(s))
+		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), wire.New(s), cli.NewToken(s), manpage.New(s))
 	return cli.NewRoot(s, commands...)
 }

@@ -185,6 +185,9 @@ var layers = map[string]row{
 	},
 	"margo": {code: []string{".", "internal/askgate", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
+	// The service manager of a program with engines.
+	"systemd": {code: []string{"."}, test: []string{"internal/tlstest", "verbs/auto"}},
+
 	// A page about the engines of a program.
 	"debugpage": {code: []string{".", "internal/askgate", "internal/hostquota"}},
 
@@ -212,7 +215,7 @@ var layers = map[string]row{
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar/internal/cli": {
-		code:    []string{"internal/sockio", ".", "identity", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/auto", "verbs/iwarp", "verbs/rdmacore"},
+		code:    []string{"internal/sockio", ".", "identity", "margo", "internal/hostquota", "internal/audit", "systemd", "verbs", "verbs/auto", "verbs/iwarp", "verbs/rdmacore"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
@@ -275,6 +278,11 @@ var layers = map[string]row{
 		code:    []string{"cmd/cinnabar/internal/cli", "internal/capture", "internal/hg/wire", "internal/iwarp/...", "internal/na/ofiaddr", "internal/na/ofitcp", "internal/na/ofiverbs", "native", "xfer"},
 		test:    []string{"internal/recording", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
+	},
+	"cmd/cinnabar/internal/manpage": {
+		code:    []string{"cmd/cinnabar/internal/cli"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/inspect": {
 		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "verbs/auto", "xfer"},

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"math"
+	"net"
 	"time"
 
 	"cinnabar/identity"
@@ -56,6 +57,10 @@ type Config struct {
 	// LockMemory locks the pages of registered memory (mlock), as a driver of
 	// real hardware does, and so makes registration subject to RLIMIT_MEMLOCK.
 	LockMemory bool
+
+	// Listener is a listener of TCP, such as a socket that systemd has opened (package systemd). The first verbs.Listen at its address
+	// takes connections from it, and the verbs.Listener closes it; nil: the device opens all sockets.
+	Listener *net.TCPListener
 
 	// Revision is the MPA revision that the active side asks for: 2 (RFC 6581), which 0
 	// stands for, or 1 (RFC 5044). The passive side takes both.

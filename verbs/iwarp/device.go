@@ -80,6 +80,7 @@ type device struct {
 	pds       atomic.Int64
 	cqs       atomic.Int64
 	listeners atomic.Int64
+	given     atomic.Bool    // a listener of the device has Config.Listener
 	wg        sync.WaitGroup // every goroutine of the device
 
 	mu sync.Mutex

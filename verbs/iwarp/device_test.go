@@ -3,6 +3,7 @@ package iwarp_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -218,3 +219,33 @@ func openSuite(t *testing.T, o verbstest.Options, cfg iwarp.Config) *verbs.Devic
 
 // TestConformance runs the suite that every device must pass.
 func TestConformance(t *testing.T) { verbstest.TestDevice(t, openForSuite) }
+
+// TestListenerOfProgram listens on a listener that the program has opened: the first time at its address, and not elsewhere.
+func TestListenerOfProgram(t *testing.T) {
+	given, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := iwarp.Open(iwarp.Config{Listener: given})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := given.Addr().(*net.TCPAddr).AddrPort()
+	other, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil || other.Addr() == at {
+		t.Errorf("another address: %v, %v", other.Addr(), err)
+	}
+	l, err := verbs.Listen(dev, at)
+	if err != nil || l.Addr() != at {
+		t.Fatalf("%v, want %v", err, at)
+	}
+	if _, err := verbs.Listen(dev, at); err == nil {
+		t.Error("two listeners have one socket")
+	}
+	if err := errors.Join(l.Close(), other.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := given.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the socket is open after its listener: %v", err)
+	}
+}

@@ -50,7 +50,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	if d.cfg.TLS != nil && !tlsio.CanServe(d.cfg.TLS) {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "Config.TLS has no certificate, which a device that listens needs")
 	}
-	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	tcp, err := d.listenTCP(addr)
 	if err != nil {
 		return nil, netError(op, addr, err)
 	}
@@ -67,6 +67,14 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
 	return l, nil
+}
+
+// listenTCP returns Config.Listener if that is at addr and not in use, and a new listener otherwise.
+func (d *device) listenTCP(addr netip.AddrPort) (*net.TCPListener, error) {
+	if l := d.cfg.Listener; l != nil && unmapWildcard(tcpAddr(l.Addr())) == unmapWildcard(addr) && d.given.CompareAndSwap(false, true) {
+		return l, nil
+	}
+	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 }
 
 func (l *listener) closeTurns() (err error) {

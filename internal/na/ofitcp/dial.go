@@ -243,6 +243,8 @@ func (e *Endpoint) prepare(h *handshakeConn) (*socket, error) {
 		if err := tcp.SetKeepAliveConfig(cfg); err != nil {
 			return nil, fmt.Errorf("keep-alive of %v: %w", k, err)
 		}
+	} else if e.cfg.Listener != nil {
+		_ = tcp.SetKeepAlive(false) // a Listener that Open has not made turns it on; a dead connection stays closed
 	}
 	sock, err := sockio.New(tcp)
 	if err != nil {

@@ -78,6 +78,8 @@ type Config struct {
 	Token proven.Token
 	// Admit accepts or refuses the peers that connect; nil: it accepts all.
 	Admit *admission.Gate
+	// Listener is the listener to use, which has Address; nil: Open makes one. The endpoint closes it.
+	Listener *net.TCPListener
 	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
@@ -228,7 +230,12 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 		}
 		return a.Port(), nil
 	}
-	if e.ln, err = listen(ctx, a); err != nil {
+	if e.ln = e.cfg.Listener; e.ln == nil {
+		e.ln, err = listen(ctx, a)
+	} else if a.Addr() == netip.IPv6Unspecified() {
+		err = onlyIPv6(e.ln)
+	}
+	if err != nil {
 		return 0, err
 	}
 	if t, ok := e.ln.Addr().(*net.TCPAddr); ok {

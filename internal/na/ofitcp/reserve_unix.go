@@ -3,9 +3,14 @@
 package ofitcp
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"syscall"
+
+	"cinnabar/internal/na"
 )
 
 // reserve binds the port of address a without listening, so that connections to it are refused and no other process gets the
@@ -50,4 +55,24 @@ func reserve(a netip.AddrPort) (*os.File, netip.AddrPort, error) {
 		a = netip.AddrPortFrom(a.Addr(), uint16(sa.Port))
 	}
 	return f, a, nil
+}
+
+// onlyIPv6 returns an error if ln, which listens at [::], takes connections over IPv4 too, because an endpoint has peers of one family.
+func onlyIPv6(ln *net.TCPListener) error {
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		return &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
+	}
+	var only int
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		only, optErr = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY)
+	})
+	if err = errors.Join(err, os.NewSyscallError("getsockopt", optErr)); err == nil && only == 0 {
+		err = fmt.Errorf("the listener at %v takes IPv4 too, and an engine has one family; let it listen at 0.0.0.0 or at one address, or make it IPv6 alone (BindIPv6Only=ipv6-only of systemd)", ln.Addr())
+	}
+	if err != nil {
+		return &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
+	}
+	return nil
 }

@@ -39,6 +39,7 @@ func addLogLevel(root *cobra.Command, w io.Writer) {
 		return err
 	}
 	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default the level in MARGO_LOG_LEVEL or HG_LOG_LEVEL of the environment, or no log)")
+	mustComplete(root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // withLogging returns a context with the logger for engines, devices and receivers: one that writes records of level and above to w

@@ -51,7 +51,7 @@ func IBDevFlag(f *pflag.FlagSet) {
 // complete registers the values with which shells complete the options of a command: fixed words, names of devices, directories.
 func complete(cmd *cobra.Command) {
 	for option, words := range optionWords {
-		if cmd.Flags().Lookup(option) != nil {
+		if f := cmd.Flags().Lookup(option); f != nil && f.DefValue != "any" {
 			mustComplete(cmd.RegisterFlagCompletionFunc(option, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 		}
 	}
@@ -61,7 +61,13 @@ func complete(cmd *cobra.Command) {
 	if cmd.Flags().Lookup("dir") != nil {
 		mustComplete(cmd.MarkFlagDirname("dir"))
 	}
+	if f := cmd.Flags().Lookup("digest"); f != nil && f.DefValue == "any" { // of recv
+		words := append([]string{"any"}, optionWords["digest"]...)
+		mustComplete(cmd.RegisterFlagCompletionFunc("digest", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
+	}
 	completeSecurity(cmd)
+	completeArguments(cmd)
+	completeNoFiles(cmd)
 }
 
 // optionWords are the values of the options that take one of a few words.
@@ -69,12 +75,16 @@ var optionWords = map[string][]string{
 	"protocol":  {"auto", "fast", "basic"},
 	"digest":    {"sha256", "blake3", "none"}, // and any, the default of recv
 	"transport": {"rc", "uc", "ud"},
+	"mtu":       {"256", "512", "1024", "2048", "4096"},
 	"op":        {"write", "write-imm", "read", "send", "atomic"},
 }
 
 // completeDevice completes the name of a device.
 func completeDevice(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var names []cobra.Completion
+	if cmd.Flags().Lookup("token-file") != nil { // the device of an engine, see RPCDevice
+		names = append(names, softwareWord)
+	}
 	for _, e := range Devices(cmd.Context()) {
 		names = append(names, e.Name)
 	}

@@ -31,7 +31,8 @@ type options struct {
 	timeout      time.Duration
 	json         bool
 	device       string
-	noImmediates bool // a device that lacks write with immediate, for tests and comparisons
+	socket       *net.TCPListener // that systemd has opened for recv; nil: none
+	noImmediates bool             // a device that lacks write with immediate, for tests and comparisons
 }
 
 // register adds the options to a command.
@@ -58,10 +59,10 @@ func (o *options) check() error {
 
 // cli.OpenDevice opens the device that the options ask for.
 func (o *options) openDevice(ctx context.Context) (*verbs.Device, error) {
-	if !o.noImmediates {
+	if !o.noImmediates && o.socket == nil {
 		return cli.OpenDevice(ctx, o.device)
 	}
-	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: true, NoLocalCRC: true, Logger: cli.LoggerOf(ctx)})
+	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: o.noImmediates, NoLocalCRC: true, Logger: cli.LoggerOf(ctx), Listener: o.socket})
 	if err != nil {
 		return nil, fmt.Errorf("open device %s: %w", cli.SoftwareDevice, err)
 	}
@@ -120,6 +121,34 @@ func ipv4First(addrs []netip.AddrPort) []netip.AddrPort {
 		}
 	}
 	return append(four, six...)
+}
+
+// onSocket returns the address of the socket that systemd has opened for recv, and keeps the socket for openDevice. It returns the addresses
+// of --listen without such a socket. Both must be given alike if both are.
+func (o *recvOptions) onSocket(ctx context.Context) ([]netip.AddrPort, error) {
+	sockets, err := cli.Sockets(1)
+	if err != nil || len(sockets) == 0 {
+		if err != nil {
+			return nil, err
+		}
+		return listenAddrs(ctx, o.listen)
+	}
+	l, ok := sockets[0].(*net.TCPListener)
+	switch {
+	case !ok:
+		err = fmt.Errorf("the service manager has opened a socket at %v, which is not one of TCP; change the socket unit", sockets[0].Addr())
+	case o.device != "" && o.device != cli.SoftwareDevice:
+		err = cli.Usagef("--device %s was given with a socket of the service manager; only %s takes it", o.device, cli.SoftwareDevice)
+	case o.listenGiven && o.listen != l.Addr().String():
+		err = cli.Usagef("--listen %s was given with a socket of the service manager at %v; leave it out", o.listen, l.Addr())
+	}
+	if err != nil {
+		cli.Shut(sockets[0])
+		return nil, err
+	}
+	o.socket = l
+	a, _ := netip.ParseAddrPort(l.Addr().String()) // as the address of a socket prints itself
+	return []netip.AddrPort{a}, nil
 }
 
 // listenAny listens at the first address that the system has.

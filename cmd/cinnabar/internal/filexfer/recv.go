@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 type recvOptions struct {
 	options
 	listen, dir string
+	listenGiven bool // --listen was given
 	digestText  string
 	digest      xfer.Digest // of digestText; "": any
 	once        bool
@@ -60,6 +62,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 			if err := o.checkLimits(); err != nil {
 				return err
 			}
+			o.listenGiven = cmd.Flags().Changed("listen")
 			return runRecv(cmd.Context(), o, s)
 		},
 	}
@@ -117,10 +120,15 @@ func parseRecvDigest(text string) (xfer.Digest, error) {
 
 // runRecv receives files into the directory.
 func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
-	addrs, err := listenAddrs(ctx, o.listen)
+	addrs, err := o.onSocket(ctx)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if o.socket != nil {
+			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
+		}
+	}()
 	dir, err := xfer.OpenDir(o.dir, o.storage)
 	if err != nil {
 		return fmt.Errorf("open the directory for the files (--dir): %w", err)
@@ -146,10 +154,15 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
+	stop, err := s.StartService(ctx, "waiting for files at "+l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if o.once {
 		return r.one(ctx, server, l)
 	}
-	return r.all(ctx, server, l)
+	return r.all(ctx, server, l, stop)
 }
 
 // receiving is one run of recv.
@@ -187,10 +200,36 @@ func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	return errors.Join(err, r.r.finished("", res, err))
 }
 
-// all receives until ctx ends, which is how a server is meant to end.
-func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
+// all receives until ctx ends, which is how a server is meant to end. It calls stop then. Transfers under way go on after SIGTERM, for a time, and
+// are cut short after another end of ctx.
+func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Listener, stop func()) error {
 	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
-	if err := server.Serve(ctx, l); err != nil {
+	transfers, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	ended := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-ended:
+			return
+		}
+		stop()
+		cli.Shut(l) // so that Serve returns after the transfers under way
+		if cli.Terminated(ctx) {
+			limited, cancel := cli.Draining(ctx)
+			defer cancel()
+			select {
+			case <-limited.Done():
+			case <-ended:
+			}
+		}
+		cut(context.Cause(ctx))
+	})
+	err := server.Serve(transfers, l)
+	close(ended)
+	wg.Wait()
+	if err != nil && (ctx.Err() == nil || !errors.Is(err, verbs.ErrClosed)) {
 		return err
 	}
 	if r.cut.Load() {

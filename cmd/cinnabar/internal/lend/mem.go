@@ -151,6 +151,13 @@ func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) (
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
+	sockets, err := cli.Sockets(1)
+	if err != nil {
+		return err
+	}
+	if len(sockets) > 0 {
+		engine.Listener = sockets[0]
+	}
 	e, err := cinnabar.Listen(ctx, address, cli.Logged(ctx, engine))
 	if err != nil {
 		return err
@@ -167,8 +174,14 @@ func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) (
 	if _, err := fmt.Fprintln(s.Out, e.Addr()); err != nil {
 		return err
 	}
+	stop, err := s.StartService(ctx, "lending memory at "+e.Addr(), e)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	<-ctx.Done() // being stopped is how a server ends
-	return nil
+	stop()
+	return s.Drain(ctx, e)
 }
 
 // allocOptions are the options of mem alloc.

@@ -19,7 +19,7 @@ import (
 	"cinnabar/margo"
 )
 
-// drainTime bounds the wait for the answer to DONE, and for all other calls under way, at the end.
+// drainTime bounds the wait for the answer to DONE, and for all other calls under way, at the end of a server with --once.
 const drainTime = 5 * time.Second
 
 // serveOptions are the options of perf serve.
@@ -52,8 +52,13 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
+	sockets, err := cli.Sockets(o.classes)
+	if err != nil {
+		return err
+	}
 	memory := newHandleTable(o.memory)
 	var servers []*server
+	var engines []*cinnabar.Engine
 	defer func() {
 		for _, p := range servers { // before the memory, so that no peer reaches for it
 			err = errors.Join(err, p.engine.Close())
@@ -62,11 +67,15 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 	}()
 	var addresses []string
 	for class := range o.classes {
-		p, err := listen(ctx, o, cfg, class, memory)
+		own := *cfg
+		if len(sockets) > 0 {
+			own.Listener = sockets[class]
+		}
+		p, err := listen(ctx, o, &own, class, memory)
 		if err != nil {
 			return err
 		}
-		servers = append(servers, p)
+		servers, engines = append(servers, p), append(engines, p.engine)
 		addresses = append(addresses, p.engine.Addr())
 	}
 	if o.portFile != "" { // before the lines that announce it
@@ -77,6 +86,11 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 	if _, err := fmt.Fprintln(s.Out, strings.Join(addresses, "\n")); err != nil {
 		return err
 	}
+	stop, err := s.StartService(ctx, "serving at "+strings.Join(addresses, " "), engines...)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	for _, p := range servers { // a client says DONE to each
 		select {
 		case <-p.done:
@@ -84,9 +98,11 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 			if o.once { // a client's DONE is how that server ends
 				return context.Cause(ctx)
 			}
-			return nil
+			stop()
+			return s.Drain(ctx, engines...)
 		}
 	}
+	stop()
 	drain, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	for _, p := range servers {
