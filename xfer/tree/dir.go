@@ -86,7 +86,7 @@ func (d *Dir) Open(name string, meta xfer.Meta, size int64) (xfer.File, error) {
 	if _, err := d.target(base); err != nil {
 		return nil, err
 	}
-	s := &storing{dir: d, name: base, open: -1}
+	s := &storing{dir: d, name: base, open: -1, fsys: &rootFS{root: d.root}}
 	p := newParser(d.opt.Limits, func(cost int64) error { return d.take(s, cost) })
 	f, err := newIncoming(s, size, p)
 	if err == nil {

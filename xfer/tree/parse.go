@@ -15,22 +15,23 @@ import (
 
 // Limits bound the manifests that a receiver takes and a sender makes. A zero stands for the default.
 type Limits struct {
-	Entries int // entries of one tree, and parts of its sparse files; default 1,048,576
+	Entries int // entries of one tree, and parts of its sparse files; default 524,288
 	Depth   int // directories below one another; default 128
 	Path    int // bytes of a path below the tree's root; default 4,000
-	// Memory bounds the memory of all manifests that a Dir has at once, in bytes; default 256 MiB. An entry counts as 160 bytes,
-	// a part of a sparse file as 16, and the bytes of names and targets count too.
+	// Memory bounds the memory of all manifests that a Dir has at once, in bytes; default 256 MiB. An entry counts as 320 bytes,
+	// a part of a sparse file as 40, and the bytes of names and targets count too.
 	Memory int64
 }
 
 const (
-	defaultEntries = 1 << 20
+	defaultEntries = 1 << 19
 	defaultDepth   = 128
 	defaultPath    = 4000
 	defaultMemory  = 256 << 20
 
-	entryCost  = 160
-	extentCost = 16
+	// The costs have room for the growth of slices.
+	entryCost  = 320
+	extentCost = 40
 )
 
 // filled returns l with the defaults in the place of zeros.

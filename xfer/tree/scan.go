@@ -28,7 +28,7 @@ type ScanOptions struct {
 type Tree struct {
 	name     string
 	fsys     fs.FS
-	root     *os.Root // nil, unless ScanDir has opened it
+	root     *rootFS // nil, unless ScanDir has opened it
 	manifest *Manifest
 	stamps   []stamp // of the entries
 	head     []byte  // the encoding of the manifest
@@ -60,27 +60,92 @@ func ScanDir(ctx context.Context, dir string, opt ScanOptions) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := Scan(ctx, rootFS{root}, filepath.Base(abs), opt)
+	r := &rootFS{root: root}
+	t, err := Scan(ctx, r, filepath.Base(abs), opt)
 	if err != nil {
-		return nil, errors.Join(err, root.Close())
+		return nil, errors.Join(err, r.close())
 	}
-	t.root = root
+	t.root = r
 	return t, nil
 }
 
-// rootFS is os.Root as a file system. Its Open does not wait for the writer of a named pipe that has taken the place of a file.
-type rootFS struct{ root *os.Root }
-
-func (r rootFS) Open(name string) (fs.File, error) {
-	return r.root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// rootFS is os.Root as a file system. It keeps the directory open that was used last, because most entries are in the same directory as the one before. Its Open does not wait for the writer of a named pipe that has taken the place of a file. It is not
+// safe for concurrent use.
+type rootFS struct {
+	root *os.Root
+	sub  *os.Root // the directory at; nil: none is open
+	at   string
 }
 
-func (r rootFS) Lstat(name string) (fs.FileInfo, error) {
-	return r.root.Lstat(filepath.FromSlash(name))
+// in returns the directory that has the entry at a path, and the entry's name there.
+func (r *rootFS) in(name string) (*os.Root, string, error) {
+	dir, base := path.Split(name)
+	if dir == "" {
+		return r.root, base, nil
+	}
+	if r.sub == nil || r.at != dir {
+		if err := r.leave(); err != nil {
+			return nil, "", err
+		}
+		sub, err := r.root.OpenRoot(filepath.FromSlash(path.Clean(dir)))
+		if err != nil {
+			return nil, "", err
+		}
+		r.sub, r.at = sub, dir
+	}
+	return r.sub, base, nil
 }
 
-func (r rootFS) ReadLink(name string) (string, error) {
-	return r.root.Readlink(filepath.FromSlash(name))
+// leave closes the directory that was used last.
+func (r *rootFS) leave() error {
+	if r.sub == nil {
+		return nil
+	}
+	sub := r.sub
+	r.sub = nil
+	return sub.Close()
+}
+
+func (r *rootFS) close() error { return errors.Join(r.leave(), r.root.Close()) }
+
+func (r *rootFS) openFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return nil, err
+	}
+	return dir.OpenFile(base, flag, mode)
+}
+
+func (r *rootFS) Open(name string) (fs.File, error) {
+	f, err := r.openFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err // and no interface with a nil *os.File in it
+	}
+	return f, nil
+}
+
+func (r *rootFS) Lstat(name string) (fs.FileInfo, error) {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return nil, err
+	}
+	return dir.Lstat(base)
+}
+
+func (r *rootFS) chtimes(name string, t time.Time) error {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return err
+	}
+	return dir.Chtimes(base, time.Time{}, t)
+}
+
+func (r *rootFS) ReadLink(name string) (string, error) {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return "", err
+	}
+	return dir.Readlink(base)
 }
 
 // Scan lists a file system, which has the name at the receiver. Symbolic links need fs.ReadLinkFS; hard links and sparse files are
@@ -274,7 +339,7 @@ func (t *Tree) Manifest() *Manifest { return t.manifest }
 func (t *Tree) Close() error {
 	err := t.shut()
 	if t.root != nil {
-		err = errors.Join(err, t.root.Close())
+		err = errors.Join(err, t.root.close())
 	}
 	return err
 }

@@ -22,10 +22,11 @@ type storing struct {
 	m    *Manifest
 	temp string   // the directory in which the tree comes into being, with the name staged; "": there is none
 	lock *os.File // temp
+	fsys *rootFS  // the Dir, for entries below temp
 
 	file     *os.File // of entry open
 	open     int
-	path     string // of the file, below the root of the Dir
+	path     string // of the file, below the root of the Dir, with slashes
 	unsynced int64  // bytes written since the last sync
 	held     int64  // bytes of the manifest; guarded by the Dir's mutex
 }
@@ -219,8 +220,8 @@ func (s *storing) turn(i int) error {
 	if s.given(&s.m.Entries[i]) {
 		mode = 0o600
 	}
-	at := s.staged(i)
-	f, err := s.dir.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	at := filepath.ToSlash(s.staged(i))
+	f, err := s.fsys.openFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
 		return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
 	}
@@ -254,7 +255,7 @@ func (s *storing) finish() (err error) {
 	s.file, s.open = nil, -1
 	err = errors.Join(err, f.Close())
 	if err == nil && !e.ModTime.IsZero() && !s.dir.opt.IgnoreMeta {
-		err = s.dir.root.Chtimes(s.path, time.Time{}, e.ModTime)
+		err = s.fsys.chtimes(s.path, e.ModTime)
 	}
 	if err != nil {
 		return storageFailure("finish", s.m.Path(i), err)
@@ -264,7 +265,7 @@ func (s *storing) finish() (err error) {
 
 // Commit gives the tree its name. A tree that the receiver did not have gets it by one rename.
 func (s *storing) Commit() error {
-	err := s.finish()
+	err := errors.Join(s.finish(), s.fsys.leave())
 	if err == nil {
 		err = s.link()
 	}
@@ -392,11 +393,12 @@ func (s *storing) Discard() error {
 		errs = append(errs, s.file.Close())
 		s.file = nil
 	}
+	errs = append(errs, s.fsys.leave())
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close()) // before the removal, because Windows removes no open directory
+	}
 	if s.temp != "" && !s.dir.opt.KeepPartial {
 		errs = append(errs, s.dir.root.RemoveAll(s.temp))
-	}
-	if s.lock != nil {
-		errs = append(errs, s.lock.Close())
 	}
 	s.temp, s.lock = "", nil
 	return errors.Join(errs...)

@@ -306,3 +306,33 @@ func TestSync(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// Trees that come at once do not disturb each other.
+func TestTreesAtOnce(t *testing.T) {
+	d, to := openDir(t, all)
+	send := serve(t, xfer.Receiver{Open: d.Open})
+	from := filepath.Join(t.TempDir(), "photos")
+	randomTree(t, rand.New(rand.NewPCG(9, 9)), from)
+	failed := make(chan error)
+	for i := range 4 {
+		go func() {
+			tree, err := ScanDir(t.Context(), from, ScanOptions{Preserve: true})
+			if err == nil {
+				src := tree.Source()
+				src.Name = fmt.Sprintf("photos%d/", i)
+				_, err = send(src)
+				err = errors.Join(err, tree.Close())
+			}
+			failed <- err
+		}()
+	}
+	for range 4 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 4 {
+		wantSame(t, from, filepath.Join(to, fmt.Sprintf("photos%d", i)), runtime.GOOS != "windows")
+	}
+	wantReleased(t, d)
+}
