@@ -2,7 +2,6 @@ package xfer
 
 import (
 	"errors"
-	"fmt"
 	"hash"
 	"io"
 	"sync"
@@ -48,7 +47,7 @@ func (r *reader) read(b []byte, offset int64) error {
 		if errors.Is(err, io.EOF) {
 			return failf(CodeChanged, "the file ends after %d bytes; it had %d when the transfer began", offset+int64(n), r.src.Size)
 		}
-		return failf(CodeSource, "cannot read at offset %d: %w", offset+int64(n), err)
+		return orOwn(err, failf(CodeSource, "cannot read at offset %d: %w", offset+int64(n), err))
 	}
 	if offset+int64(len(b)) < r.src.Size {
 		return nil
@@ -56,9 +55,17 @@ func (r *reader) read(b []byte, offset int64) error {
 	if n, err := r.src.Data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
 		return failf(CodeChanged, "the file has grown beyond the %d bytes that it had when the transfer began", r.src.Size)
 	} else if err != nil && !errors.Is(err, io.EOF) {
-		return failf(CodeSource, "cannot read at offset %d: %w", r.src.Size, err)
+		return orOwn(err, failf(CodeSource, "cannot read at offset %d: %w", r.src.Size, err))
 	}
 	return nil
+}
+
+// orOwn returns the failure that a source or a file reports with a class of its own, and otherwise def: a tree, say, is refused while its first bytes are written.
+func orOwn(err error, def *failure) *failure {
+	if f := asFailure(err); f.code != CodeOther {
+		return f
+	}
+	return def
 }
 
 // storer makes and writes the file for a server. It is used by one goroutine.
@@ -104,7 +111,7 @@ func (s *storer) store(a action) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", a.offset+int64(n), diskFailure(err)))
+		return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", a.offset+int64(n), diskFailure(err)))
 	}
 	return nil
 }

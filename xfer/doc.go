@@ -78,6 +78,6 @@
 //
 // # Limits
 //
-// One connection carries one file. The size must be known before. Transfers
-// that were interrupted begin again.
+// One connection carries one file, or a directory that package xfer/tree has made one of.
+// The size must be known before. Transfers that were interrupted begin again.
 package xfer

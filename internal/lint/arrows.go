@@ -156,6 +156,12 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 
+	"xfer/tree": {
+		code:    []string{"xfer"},
+		test:    []string{"internal/leaktest", "internal/testproc", "verbs", "verbs/iwarp"},
+		modules: []string{modSys},
+	},
+
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/hostmem", "internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
@@ -260,7 +266,7 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/filexfer": {
-		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer"},
+		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer", "xfer/tree"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},

@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
+	"cinnabar/xfer/tree"
 )
 
 // recvOptions are the options of recv.
@@ -26,7 +27,7 @@ type recvOptions struct {
 	places      int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
-	storage     xfer.DirOptions
+	storage     tree.DirOptions
 }
 
 // NewRecv returns the command recv.
@@ -55,6 +56,9 @@ no names that begin with a dot, and drops execute bits. 0.0.0.0 stands for every
 IPv4 address, [::] for every address: choose one that is reachable only from hosts
 with users that may write into the directory.
 
+A directory of send --recursive gets its name when it is complete. With --overwrite
+it goes into one that is there, and replaces the files of the same names.
+
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
 		Args:    cli.NoArgs,
@@ -78,6 +82,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.IgnoreMeta, "no-preserve", false, "do not apply the modes and times of send --preserve")
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
+	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
 	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
 	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 	o.register(f)
@@ -129,7 +134,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
 		}
 	}()
-	dir, err := xfer.OpenDir(o.dir, o.storage)
+	dir, err := tree.OpenDir(o.dir, o.storage)
 	if err != nil {
 		return fmt.Errorf("open the directory for the files (--dir): %w", err)
 	}

@@ -237,7 +237,7 @@ func (r *reporter) explain(err error) error {
 }
 
 var sendRemedies = map[xfer.Code]string{
-	xfer.CodeName:        "rename the file; names that begin with a dot need recv --allow-dotfiles",
+	xfer.CodeName:        "rename the file; names that begin with a dot need recv --allow-dotfiles, and links out of a directory recv --allow-links",
 	xfer.CodeExists:      "rename the file, or let the receiver replace files (recv --overwrite)",
 	xfer.CodeStorage:     "the receiver needs room and the right to write where it puts files (recv --dir)",
 	xfer.CodeSource:      "check the file and its disk",

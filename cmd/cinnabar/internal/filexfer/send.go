@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -28,6 +27,7 @@ const (
 // sendOptions are the options of send.
 type sendOptions struct {
 	options
+	treeOptions
 	protocol, digest, chunk string // as given
 	preserve                bool
 	buffers                 int
@@ -54,9 +54,14 @@ blake3 takes less processor time than sha256; a receiver that does not have it
 refuses the transfer. A digest finds accidental errors and does not authenticate
 the sender.
 
+With --recursive it sends directories too, each under the last element of its
+path: with symbolic links as links, hard links, and the holes of sparse files
+where the system shows them. The receiver refuses a directory with names that it
+cannot store before it writes anything.
+
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
-		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost",
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -72,6 +77,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
+	o.registerTrees(f)
 	o.register(f)
 	return cmd
 }
@@ -101,8 +107,11 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		}
 		o.sender.Chunk = int(n)
 	}
+	if err := o.checkTrees(o.sender.Protocol); err != nil {
+		return err
+	}
 	o.files = args[:len(args)-1]
-	if err := checkFiles(o.files); err != nil {
+	if err := o.checkFiles(o.files); err != nil {
 		return err
 	}
 	o.peers, err = peerAddrs(ctx, args[len(args)-1])
@@ -111,18 +120,20 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 
 // checkFiles looks at every file before the first is sent: a list that cannot be
 // sent whole is not begun.
-func checkFiles(paths []string) error {
+func (o *sendOptions) checkFiles(paths []string) error {
 	names := map[string]string{}
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return fmt.Errorf("open the file to send: %s is a directory, and send takes files; pack it into one, with tar for example", path)
+		if info, err := os.Stat(path); err == nil && info.IsDir() && !o.recursive {
+			return fmt.Errorf("open the file to send: %s is a directory, and send takes files; --recursive sends directories too", path)
 		}
-		_, f, err := xfer.OpenFile(path, false)
-		if err != nil {
-			return fmt.Errorf("open the file to send: %w", err)
+		if !o.takes(path) {
+			_, f, err := xfer.OpenFile(path, false)
+			if err != nil {
+				return fmt.Errorf("open the file to send: %w", err)
+			}
+			cli.Shut(f)
 		}
-		cli.Shut(f)
-		name := filepath.Base(path)
+		name := o.nameOf(path)
 		if other, twice := names[name]; twice {
 			return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
 		}
@@ -149,6 +160,9 @@ func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 
 // runSend sends the files in order, each over a connection of its own.
 func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
+	if o.dryRun {
+		return o.list(ctx, newReporter(ctx, sendWords, o.json, s))
+	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -220,6 +234,9 @@ func withoutName(err error) string {
 
 // one sends one file and prints how it went.
 func (t *sending) one(ctx context.Context, path string) (err error) {
+	if t.o.takes(path) {
+		return t.tree(ctx, path)
+	}
 	src, f, err := xfer.OpenFile(path, t.o.preserve)
 	if err != nil {
 		return fmt.Errorf("open the file to send: %w", err)
@@ -237,6 +254,9 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 	var errs []error
 	for n, peer := range t.peers {
 		sender := t.o.sender
+		if strings.HasSuffix(src.Name, "/") { // a tree
+			sender.Protocol = xfer.Fast
+		}
 		sender.Progress = func() xfer.Progress { return t.r.watch() }
 		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
 			t.peers = t.peers[n : n+1]

@@ -1,0 +1,208 @@
+package tree
+
+import (
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"cinnabar/xfer"
+)
+
+// Names of trees that are not complete, which xfer.CheckName refuses for all others.
+const (
+	tempPrefix = ".cinnabar-"
+	tempSuffix = ".part"
+	tempRandom = 8 // bytes
+)
+
+// DirOptions are the rules by which a [Dir] stores trees.
+type DirOptions struct {
+	// DirOptions are the rules for plain files, and hold for trees too. With Overwrite, a tree goes into a directory of its name, and replaces the
+	// files in it that have the names of its own. AllowDotFiles and AllowExec concern the names and the files inside
+	// of a tree too; directories keep their execute bits.
+	xfer.DirOptions
+	// AllowOutsideLinks accepts symbolic links that may lead out of their tree. Otherwise the target of a link must be a relative path
+	// that stays in the tree: leading ".." elements no more than the link has directories above it, and none behind another element.
+	AllowOutsideLinks bool
+	Limits            Limits
+}
+
+// Dir is a directory for received trees, and for plain files as xfer.Dir is. Its Open method can be xfer's Receiver.Open. A tree is
+// written below a temporary name, in a directory that only the owner can enter, and gets its name when it is complete. A Dir accesses
+// nothing outside of the directory (os.Root). It is safe for concurrent use.
+type Dir struct {
+	files *xfer.Dir
+	root  *os.Root
+	opt   DirOptions
+
+	mu sync.Mutex
+	// names of trees that are being received
+	// +checklocks:mu
+	busy map[string]struct{}
+	// bytes of all manifests
+	// +checklocks:mu
+	held int64
+}
+
+// OpenDir opens the directory at path. As xfer.OpenDir does, it removes what killed receivers have left there: on Linux and macOS,
+// unless KeepPartial is set, incomplete trees of which the top directory is older than 24 hours and that no process has locked.
+func OpenDir(path string, opt DirOptions) (*Dir, error) {
+	files, err := xfer.OpenDir(path, opt.DirOptions)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, errors.Join(err, files.Close())
+	}
+	opt.Limits = opt.Limits.filled()
+	d := &Dir{files: files, root: root, opt: opt, busy: map[string]struct{}{}}
+	if !opt.KeepPartial {
+		d.removeStale(time.Now())
+	}
+	return d, nil
+}
+
+// Close closes the directory. Trees that are being received cannot be stored any more.
+func (d *Dir) Close() error { return errors.Join(d.files.Close(), d.root.Close()) }
+
+// Open takes a tree, if the name ends in a slash, and a file otherwise.
+func (d *Dir) Open(name string, meta xfer.Meta, size int64) (xfer.File, error) {
+	base, isTree := strings.CutSuffix(name, "/")
+	if !isTree {
+		return d.files.Open(name, meta, size)
+	}
+	if err := xfer.CheckName(base); err != nil {
+		return nil, err
+	}
+	if !d.opt.AllowDotFiles && strings.HasPrefix(base, ".") {
+		return nil, failf(xfer.CodeName, "%q begins with a dot, and this receiver takes no such names", base)
+	}
+	if _, err := d.target(base); err != nil {
+		return nil, err
+	}
+	s := &storing{dir: d, name: base, open: -1, fsys: &rootFS{root: d.root}}
+	p := newParser(d.opt.Limits, func(cost int64) error { return d.take(s, cost) })
+	f, err := newIncoming(s, size, p)
+	if err == nil {
+		err = d.claim(base)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &claimed{f, s}, nil
+}
+
+// claimed is the file of a transfer, which gives name and memory back at its end.
+type claimed struct {
+	*incoming
+	s *storing
+}
+
+func (c *claimed) Commit() error {
+	err := c.incoming.Commit()
+	if err == nil {
+		c.s.release()
+	}
+	return err
+}
+
+func (c *claimed) Discard() error {
+	defer c.s.release()
+	return c.incoming.Discard()
+}
+
+// target returns the directory that has the name, nil: none has it. Anything else of the name is refused, and without Overwrite a
+// directory too.
+func (d *Dir) target(name string) (fs.FileInfo, error) {
+	switch info, err := d.root.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, storageFailure("look for", name, err)
+	case !info.IsDir():
+		return nil, failf(xfer.CodeExists, "%q is no directory at the receiver", name)
+	case !d.opt.Overwrite:
+		return nil, failf(xfer.CodeExists, "the receiver has a directory %q and does not overwrite", name)
+	default:
+		return info, nil
+	}
+}
+
+// claim reserves the name of a tree among the transfers that run.
+func (d *Dir) claim(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, taken := d.busy[name]; taken {
+		return failf(xfer.CodeExists, "a tree %q is being received right now", name)
+	}
+	d.busy[name] = struct{}{}
+	return nil
+}
+
+// take counts memory of the manifest of s.
+func (d *Dir) take(s *storing, cost int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if cost > d.opt.Limits.Memory-d.held {
+		return failf(xfer.CodeBusy, "the manifests of this and of other trees need more than %d bytes, the limit of this receiver; send parts of the tree, or raise Limits.Memory", d.opt.Limits.Memory)
+	}
+	d.held += cost
+	s.held += cost
+	return nil
+}
+
+// staleAfter is the age after which the temporary directory of a killed receiver is removed.
+const staleAfter = 24 * time.Hour
+
+// entriesAtOnce is the number of directory entries that are read at a time.
+const entriesAtOnce = 1024
+
+// removeStale removes the trees of killed receivers. It ignores errors, because a receiver works beside one that cannot be removed.
+func (d *Dir) removeStale(now time.Time) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	for {
+		entries, err := f.ReadDir(entriesAtOnce)
+		for _, e := range entries {
+			if isTemp(e.Name()) && e.IsDir() {
+				d.removeIfStale(e.Name(), now)
+			}
+		}
+		if err != nil {
+			return // io.EOF at the end
+		}
+	}
+}
+
+// isTemp reports whether name has the form of a temporary name.
+func isTemp(name string) bool {
+	random, prefix := strings.CutPrefix(name, tempPrefix)
+	random, suffix := strings.CutSuffix(random, tempSuffix)
+	b, err := hex.DecodeString(random)
+	return prefix && suffix && err == nil && len(b) == tempRandom
+}
+
+// removeIfStale removes a temporary directory if it is older than staleAfter and no process has its lock.
+func (d *Dir) removeIfStale(name string, now time.Time) {
+	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK, because opening a pipe would block
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	info, err := f.Stat()
+	if err != nil || !info.IsDir() || now.Sub(info.ModTime()) < staleAfter || lockDir(f) != nil {
+		return
+	}
+	if at, err := d.root.Lstat(name); err == nil && os.SameFile(info, at) {
+		_ = d.root.RemoveAll(name) // see removeStale
+	}
+}

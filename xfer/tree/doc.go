@@ -1,0 +1,42 @@
+// Package tree moves directories with their contents by the fast protocol of package xfer: directories, files, symbolic links, hard links,
+// sparse files, modes and times.
+//
+// The nouns:
+//
+//   - A [Manifest] lists the entries of a tree, without their data.
+//   - A [Tree] is a tree to be sent. [Scan] lists any fs.FS, [ScanDir] a directory; [Tree.Source] is the argument of xfer's Sender.Send.
+//   - A [Sink] stores the trees that a receiver gets. [Dir] has the usual one, a directory; its Open method can be xfer's Receiver.Open.
+//   - [Patterns] leave entries out, in gitignore's syntax.
+//
+// A receiver and a sender:
+//
+//	dir, err := tree.OpenDir("incoming", tree.DirOptions{})
+//	r := xfer.Receiver{Open: dir.Open}
+//	err = r.Serve(ctx, l) // until ctx ends
+//
+//	t, err := tree.ScanDir(ctx, "photos", tree.ScanOptions{})
+//	defer t.Close()
+//	s := xfer.Sender{Protocol: xfer.Fast}
+//	res, err := s.Send(ctx, dev, addr, t.Source())
+//
+// # On the wire
+//
+// A tree crosses as one file of xfer. The file's name is that of the tree with a slash behind it, which receivers of plain files refuse. Its contents are the manifest
+// and, behind it, the data of all files in the order of the manifest, without gaps, so that small files share chunks. The bytes of the
+// manifest stand in manifest.go.
+//
+// # Guarantees
+//
+// The receiver checks the whole manifest before it writes anything: names that it cannot or may not store are refused, each by its name and
+// with its reason, and nothing of the tree is stored then. Links are never followed: a symbolic link crosses as text. All entries get
+// their names after the digest of all bytes has been compared. A tree that the receiver did not have appears by one rename, and so whole or
+// not at all, but for the modes and times of its directories, which are set last. With DirOptions.Overwrite a tree goes into one that is there, entry by entry, each of them whole; entries that the sender
+// does not have stay. A failed transfer leaves nothing, and that of a killed receiver is removed later (see [OpenDir]).
+//
+// A manifest is input of a stranger. Its parser bounds the entries, the depth, the length of paths, and the memory of all manifests of one Dir at once.
+//
+// # Limits
+//
+// Owners, access control lists, extended attributes and the times of symbolic links do not cross. Devices, sockets and named pipes are
+// refused by the sender. Names are UTF-8 without control characters (xfer.CheckName). A transfer that was interrupted begins again.
+package tree

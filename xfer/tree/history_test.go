@@ -1,0 +1,145 @@
+package tree
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"pgregory.net/rapid"
+
+	"cinnabar/xfer"
+)
+
+// Histories of trees that are sent one into the other, some cut, leave what a model says: entries of the last sender, and those of
+// earlier ones that no later one has.
+func TestHistories(t *testing.T) {
+	base, runs := t.TempDir(), 0
+	rapid.Check(t, func(rt *rapid.T) {
+		runs++
+		to := filepath.Join(base, strconv.Itoa(runs))
+		check(t, os.Mkdir(to, 0o700))
+		opt := all
+		opt.Overwrite = true
+		d := must(OpenDir(to, opt))(t)
+		defer d.Close()
+		model := map[string]string{} // path to contents; a directory has "/"
+		for range rapid.IntRange(1, 4).Draw(rt, "trees") {
+			fsys, files := drawFS(rt)
+			tree := must(Scan(t.Context(), fsys, "photos", ScanOptions{}))(t)
+			src := tree.Source()
+			limit := src.Size
+			if rapid.IntRange(0, 3).Draw(rt, "cut") == 0 {
+				limit = rapid.Int64Range(0, src.Size-1).Draw(rt, "at")
+			}
+			err := storePart(d.Open, src, rapid.IntRange(1, 64).Draw(rt, "piece"), limit)
+			conflict := conflicts(model, files)
+			switch {
+			case err == nil && (conflict || limit < src.Size):
+				rt.Fatalf("a tree was stored that conflicts (%v), or was cut", conflict)
+			case err != nil && !conflict && limit == src.Size:
+				rt.Fatal(err)
+			case err == nil:
+				for p, data := range files {
+					model[p] = data
+				}
+			}
+			wantModel(rt, t, model, to)
+		}
+	})
+}
+
+// drawFS draws a small tree, and returns its entries.
+func drawFS(rt *rapid.T) (fstest.MapFS, map[string]string) {
+	fsys, files := fstest.MapFS{}, map[string]string{".": "/"}
+	for range rapid.IntRange(0, 6).Draw(rt, "entries") {
+		elements := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 3).Draw(rt, "path")
+		p := strings.Join(elements, "/")
+		if files[p] != "" || slices.ContainsFunc(above(p), func(dir string) bool { return files[dir] != "" && files[dir] != "/" }) {
+			continue
+		}
+		data := rapid.StringMatching(`[a-z]{0,20}`).Draw(rt, "data")
+		fsys[p] = &fstest.MapFile{Data: []byte(data)}
+		files[p] = "=" + data
+		for _, dir := range above(p) {
+			files[dir] = "/"
+		}
+	}
+	return fsys, files
+}
+
+// above returns the directories around a path.
+func above(p string) (dirs []string) {
+	for i := range p {
+		if p[i] == '/' {
+			dirs = append(dirs, p[:i])
+		}
+	}
+	return dirs
+}
+
+// conflicts reports whether a directory of one side is a file of the other.
+func conflicts(model, files map[string]string) bool {
+	for p, data := range files {
+		if old := model[p]; old != "" && (old == "/") != (data == "/") {
+			return true
+		}
+	}
+	return false
+}
+
+func wantModel(rt *rapid.T, t *testing.T, model map[string]string, to string) {
+	got := map[string]string{}
+	check(t, filepath.WalkDir(to, func(p string, e os.DirEntry, err error) error {
+		if err != nil || p == to {
+			return err
+		}
+		rel, err := filepath.Rel(filepath.Join(to, "photos"), p)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			got[filepath.ToSlash(rel)] = "/"
+			return nil
+		}
+		data, err := os.ReadFile(p)
+		got[filepath.ToSlash(rel)] = "=" + string(data)
+		return err
+	}))
+	if len(got) != len(model) || compare(model, got, "") != "" {
+		rt.Fatalf("the directory has %v, the model %v", got, model)
+	}
+}
+
+// A tree goes into a directory that is there, entry by entry; links of the receiver are replaced and never followed.
+func TestMergeIgnoresLinks(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows lets few users make symbolic links")
+	}
+	opt := all
+	opt.Overwrite = true
+	d, to := openDir(t, opt)
+	outside := filepath.Join(t.TempDir(), "outside")
+	check(t, os.WriteFile(outside, []byte("mine"), 0o600))
+	check(t, os.MkdirAll(filepath.Join(to, "photos"), 0o755))
+	check(t, os.Symlink(outside, filepath.Join(to, "photos/file")))
+	check(t, os.Symlink(filepath.Dir(outside), filepath.Join(to, "photos/dir")))
+
+	err := store(d.Open, tree(t, fstest.MapFS{"dir/x": {Data: []byte("x")}, "file": {Data: []byte("new")}}).Source(), 100)
+	wantError(t, err, xfer.CodeName, `"dir": it is a directory, and at the receiver none`)
+	check(t, store(d.Open, tree(t, fstest.MapFS{"file": {Data: []byte("new")}}).Source(), 100))
+	if got := string(must(os.ReadFile(outside))(t)); got != "mine" {
+		t.Errorf("the file outside has %q", got)
+	}
+	if got := string(must(os.ReadFile(filepath.Join(to, "photos/file")))(t)); got != "new" {
+		t.Errorf("got %q", got)
+	}
+
+	check(t, os.Symlink(outside, filepath.Join(to, "link")))
+	_, err = d.Open("link/", xfer.Meta{}, 100)
+	wantError(t, err, xfer.CodeExists, "is no directory")
+}

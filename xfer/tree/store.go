@@ -1,0 +1,405 @@
+package tree
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"cinnabar/xfer"
+)
+
+// storing is a tree that is being stored. It is the Sink of a Dir.
+type storing struct {
+	dir  *Dir
+	name string // of the tree
+	m    *Manifest
+	temp string   // the directory in which the tree comes into being, with the name staged; "": there is none
+	lock *os.File // temp
+	fsys *rootFS  // the Dir, for entries below temp
+
+	file     *os.File // of entry open
+	open     int
+	path     string // of the file, below the root of the Dir, with slashes
+	unsynced int64  // bytes written since the last sync
+	held     int64  // bytes of the manifest; guarded by the Dir's mutex
+}
+
+// release gives the name and the memory back.
+func (s *storing) release() {
+	d := s.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.busy, s.name)
+	d.held -= s.held
+	s.held = 0
+}
+
+// Begin refuses a tree with names that this directory cannot or may not store, and makes the directories and symbolic links of others
+// below the temporary name.
+func (s *storing) Begin(m *Manifest) error {
+	s.m = m
+	refused := s.dir.refusals(m, runtime.GOOS)
+	if err := refused.err("the receiver refuses the tree"); err != nil {
+		return err
+	}
+	if err := s.merge(refused); err != nil {
+		return err
+	}
+	if err := s.makeTemp(); err != nil {
+		return err
+	}
+	if s.dir.foldsCase(s.temp) {
+		refuseCollisions(m, refused)
+		if err := refused.err("the receiver refuses the tree"); err != nil {
+			return err
+		}
+	}
+	return s.frame()
+}
+
+// merge refuses a tree that does not fit into the directory that has its name.
+func (s *storing) merge(refused *RefusedError) error {
+	info, err := s.dir.target(s.name)
+	if err != nil || info == nil {
+		return err
+	}
+	err = s.meet(func(i int, at string, old fs.FileInfo) error {
+		if e := &s.m.Entries[i]; old != nil && (e.Kind == Directory) != old.IsDir() {
+			refused.add(s.m.Path(i), fmt.Sprintf("it is a %s, and at the receiver %s", e.Kind, kindOf(old)))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return refused.err("the receiver refuses the tree")
+}
+
+func kindOf(info fs.FileInfo) string {
+	if info.IsDir() {
+		return "a directory"
+	}
+	return "none"
+}
+
+// meet calls do for each entry that may meet one of the receiver, with the number of the entry, its path below the root of the Dir, and
+// the receiver's entry; nil: the receiver has none. It leaves out entries below one that the receiver does not have, or that is no directory there.
+func (s *storing) meet(do func(i int, at string, old fs.FileInfo) error) error {
+	for i := 0; i < len(s.m.Entries); {
+		at := s.below(s.name, i)
+		old, err := s.dir.root.Lstat(at)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				return storageFailure("look for", s.m.Path(i), err)
+			}
+			old = nil
+		}
+		if err := do(i, at, old); err != nil {
+			return err
+		}
+		if old != nil && old.IsDir() {
+			i++
+		} else {
+			i = s.m.after(i)
+		}
+	}
+	return nil
+}
+
+// below returns the path of an entry, below the root of the Dir, if the tree has the name top.
+func (s *storing) below(top string, i int) string {
+	return filepath.Join(top, filepath.FromSlash(s.m.Path(i)))
+}
+
+// stagedName is the name of the tree below its temporary directory, which keeps other users out.
+const stagedName = "tree"
+
+// staged returns the path of an entry that has not got its name.
+func (s *storing) staged(i int) string { return s.below(filepath.Join(s.temp, stagedName), i) }
+
+// makeTemp makes the directory in which the tree comes into being, and locks it.
+func (s *storing) makeTemp() error {
+	var random [tempRandom]byte
+	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+	temp := tempPrefix + hex.EncodeToString(random[:]) + tempSuffix
+	if err := s.dir.root.Mkdir(temp, 0o700); err != nil {
+		return storageFailure("create", s.name, err)
+	}
+	s.temp = temp
+	f, err := s.dir.root.Open(temp)
+	if err != nil {
+		return storageFailure("open", s.name, err)
+	}
+	s.lock = f
+	_ = lockDir(f) // without locks it is only not removed if this process is killed
+	return nil
+}
+
+// frame makes everything below the temporary name that has no data.
+func (s *storing) frame() error {
+	root := s.dir.root
+	for i := range s.m.Entries {
+		e := &s.m.Entries[i]
+		at := s.staged(i)
+		var err error
+		switch {
+		case e.Kind == Directory:
+			mode := fs.FileMode(0o777)
+			if s.given(e) { // no more than that, because the directory has a name for a moment before it gets its mode
+				mode = e.Mode&0o777 | 0o700
+			}
+			err = root.Mkdir(at, mode)
+		case e.Kind == Symlink:
+			err = root.Symlink(filepath.FromSlash(e.Target), at)
+		case e.Kind == File && e.data() == 0:
+			if err := s.turn(i); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, fs.ErrExist) { // the temporary directory was empty
+			return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
+		}
+		if err != nil {
+			return storageFailure("create", s.m.Path(i), err)
+		}
+	}
+	return s.finish()
+}
+
+// given reports whether an entry gets the mode that the sender gives.
+func (s *storing) given(e *Entry) bool { return e.HasMode && !s.dir.opt.IgnoreMeta }
+
+// Write stores data of a file.
+func (s *storing) Write(i int, b []byte, offset int64) error {
+	if i != s.open {
+		if err := s.turn(i); err != nil {
+			return err
+		}
+	}
+	n, err := s.file.WriteAt(b, offset)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return storageFailure("write", s.m.Path(i), err)
+	}
+	if s.unsynced += int64(n); s.dir.opt.Sync && s.unsynced >= syncEvery {
+		return s.sync()
+	}
+	return nil
+}
+
+// syncEvery bounds the bytes that a sync at the end has to write, and so the time for which the sender waits for it.
+const syncEvery = 64 << 20
+
+// sync writes the data so far to the disk.
+func (s *storing) sync() error {
+	s.unsynced = 0
+	if !s.dir.opt.Sync || !syncsAll {
+		return nil
+	}
+	if err := syncAll(s.lock); err != nil {
+		return storageFailure("sync", s.name, err)
+	}
+	return nil
+}
+
+// turn finishes the file that is open and makes that of entry i.
+func (s *storing) turn(i int) error {
+	if err := s.finish(); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if s.given(&s.m.Entries[i]) {
+		mode = 0o600
+	}
+	at := filepath.ToSlash(s.staged(i))
+	f, err := s.fsys.openFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
+	}
+	if err != nil {
+		return storageFailure("create", s.m.Path(i), err)
+	}
+	s.file, s.open, s.path = f, i, at
+	return nil
+}
+
+// finish gives the file that is open its size, mode and time, and closes it.
+func (s *storing) finish() (err error) {
+	if s.file == nil {
+		return nil
+	}
+	f, e := s.file, &s.m.Entries[s.open]
+	if e.Sparse {
+		err = f.Truncate(e.Size)
+	}
+	if err == nil && s.given(e) {
+		mode := e.Mode
+		if !s.dir.opt.AllowExec {
+			mode &^= 0o111
+		}
+		err = f.Chmod(mode)
+	}
+	if err == nil && s.dir.opt.Sync && !syncsAll {
+		err = f.Sync()
+	}
+	i := s.open
+	s.file, s.open = nil, -1
+	err = errors.Join(err, f.Close())
+	if err == nil && !e.ModTime.IsZero() && !s.dir.opt.IgnoreMeta {
+		err = s.fsys.chtimes(s.path, e.ModTime)
+	}
+	if err != nil {
+		return storageFailure("finish", s.m.Path(i), err)
+	}
+	return nil
+}
+
+// Commit gives the tree its name. A tree that the receiver did not have gets it by one rename.
+func (s *storing) Commit() error {
+	err := errors.Join(s.finish(), s.fsys.leave())
+	if err == nil {
+		err = s.link()
+	}
+	if err == nil {
+		err = s.sync()
+	}
+	if err != nil {
+		return err
+	}
+	whole, err := s.move()
+	if err == nil {
+		err = s.dress()
+	}
+	if err == nil {
+		err = s.settle()
+	}
+	if err != nil {
+		if whole && s.dir.root.Rename(s.name, s.staged(0)) != nil {
+			err = fmt.Errorf("%w; the tree stands under its name", err)
+		}
+		return err
+	}
+	return s.close()
+}
+
+// link makes the hard links below the temporary name.
+func (s *storing) link() error {
+	for i := range s.m.Entries {
+		e := &s.m.Entries[i]
+		if e.Kind != HardLink {
+			continue
+		}
+		if err := s.dir.root.Link(s.staged(e.Link), s.staged(i)); err != nil {
+			return storageFailure("link", s.m.Path(i), err)
+		}
+	}
+	return nil
+}
+
+// move renames everything that the receiver does not have, and replaces its files. It reports whether that was the whole tree by one rename.
+func (s *storing) move() (whole bool, err error) {
+	if _, err := s.dir.target(s.name); err != nil { // another program may have made one meanwhile
+		return false, err
+	}
+	err = s.meet(func(i int, at string, old fs.FileInfo) error {
+		switch {
+		case old != nil && (s.m.Entries[i].Kind == Directory) != old.IsDir():
+			return failf(xfer.CodeExists, "%s has become %s at the receiver meanwhile; the entries before it are stored", quote(s.m.Path(i)), kindOf(old))
+		case old != nil && old.IsDir():
+			return nil
+		}
+		if err := s.dir.root.Rename(s.staged(i), at); err != nil {
+			return storageFailure("name", s.m.Path(i), err)
+		}
+		whole = i == 0
+		return nil
+	})
+	return whole, err
+}
+
+// dress gives the directories their modes and times, those inside before those around them, because it changes nothing inside afterwards.
+func (s *storing) dress() error {
+	if s.dir.opt.IgnoreMeta {
+		return nil
+	}
+	root := s.dir.root
+	for i := len(s.m.Entries) - 1; i >= 0; i-- {
+		e := &s.m.Entries[i]
+		if e.Kind != Directory {
+			continue
+		}
+		at := s.below(s.name, i)
+		if !e.ModTime.IsZero() {
+			if err := root.Chtimes(at, time.Time{}, e.ModTime); err != nil {
+				return storageFailure("set the time of", s.m.Path(i), err)
+			}
+		}
+		if e.HasMode {
+			if err := root.Chmod(at, e.Mode); err != nil {
+				return storageFailure("set the mode of", s.m.Path(i), err)
+			}
+		}
+	}
+	return nil
+}
+
+// settle writes the names to the disk, and the data with them where that has not been done.
+func (s *storing) settle() error {
+	if !s.dir.opt.Sync {
+		return nil
+	}
+	if syncsAll {
+		return s.sync()
+	}
+	dirs := []string{"."}
+	for i := range s.m.Entries {
+		if s.m.Entries[i].Kind == Directory {
+			dirs = append(dirs, s.below(s.name, i))
+		}
+	}
+	for _, at := range dirs {
+		f, err := s.dir.root.Open(at)
+		if err == nil {
+			err = errors.Join(syncAll(f), f.Close())
+		}
+		if err != nil {
+			return storageFailure("sync", s.name, err)
+		}
+	}
+	return nil
+}
+
+// close removes the temporary directory, of which everything has its name. An error does no harm: a later receiver removes it.
+func (s *storing) close() error {
+	_ = s.lock.Close() // nothing was written to it
+	_ = s.dir.root.RemoveAll(s.temp)
+	s.temp, s.lock = "", nil
+	return nil
+}
+
+// Discard removes everything below the temporary name, or keeps it there if the directory keeps partial files.
+func (s *storing) Discard() error {
+	var errs []error
+	if s.file != nil {
+		errs = append(errs, s.file.Close())
+		s.file = nil
+	}
+	errs = append(errs, s.fsys.leave())
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close()) // before the removal, because Windows removes no open directory
+	}
+	if s.temp != "" && !s.dir.opt.KeepPartial {
+		errs = append(errs, s.dir.root.RemoveAll(s.temp))
+	}
+	s.temp, s.lock = "", nil
+	return errors.Join(errs...)
+}
