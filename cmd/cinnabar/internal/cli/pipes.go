@@ -16,7 +16,7 @@ const pipeGrace = 500 * time.Millisecond
 func interruptible(ctx context.Context, in, out, err *os.File) Streams {
 	s := Streams{In: in, Out: out, Err: err}
 	if isPipe(in) {
-		s.In = &pipeReader{ctx: ctx, file: in}
+		s.In = newPipeReader(ctx, in)
 	}
 	if isPipe(out) {
 		s.Out = &pipeWriter{ctx: ctx, file: out}
@@ -88,9 +88,29 @@ type pipeReader struct {
 	done chan transferred // of the read that is under way; nil: there is none
 	rest []byte           // bytes of buf that were not returned yet
 	err  error            // that comes behind them
+
+	cancel context.CancelCauseFunc // ends ctx
 }
 
-var _ io.Reader = (*pipeReader)(nil)
+var _ io.ReadCloser = (*pipeReader)(nil)
+
+func newPipeReader(ctx context.Context, file *os.File) *pipeReader {
+	r := &pipeReader{file: file}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	return r
+}
+
+// IsPipe reports whether r is the standard input of this process, and a pipe or a socket. Closing it ends its reads.
+func IsPipe(r io.Reader) bool {
+	_, ok := r.(*pipeReader)
+	return ok
+}
+
+// Close ends the reads with [os.ErrClosed].
+func (r *pipeReader) Close() error {
+	r.cancel(os.ErrClosed)
+	return nil
+}
 
 // Read implements [io.Reader]. It fails with the cause of the end of ctx.
 func (r *pipeReader) Read(b []byte) (int, error) {

@@ -89,7 +89,7 @@ func newPeer(s cli.Streams) *cobra.Command {
 var errStarted = errors.New("this command is started by others: the command doctor starts it for its probe attach")
 
 func servePeer(in io.Reader, out io.Writer) error {
-	if f, ok := in.(*os.File); !ok || cli.IsTerminal(f) {
+	if !cli.IsPipe(in) {
 		return errStarted
 	}
 	end := time.AfterFunc(attachTimeout, func() { // the input is a pipe of the probe, which may hang

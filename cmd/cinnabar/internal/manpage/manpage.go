@@ -124,7 +124,7 @@ func Page(cmd *cobra.Command, date time.Time) []byte {
 	p.heading("SYNOPSIS")
 	p.synopsis(cmd)
 	p.heading("DESCRIPTION")
-	if cmd.Long != "" {
+	if long := strings.Join(strings.Fields(cmd.Long), " "); long != "" && long != cmd.Short {
 		p.text(cmd.Long)
 	} else {
 		p.text(cmd.Short + ".")
