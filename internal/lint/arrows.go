@@ -42,6 +42,12 @@ type row struct {
 // tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
 var tutorial = row{code: []string{".", "margo"}}
 
+// lesson and exercise are the rows of the course's programs and of its exercises, on the software device.
+var (
+	lesson   = row{code: []string{"examples/course/internal/lab", "regmem", "regmem/arena", "regmem/ring", "rmem", "rmem/verbsrmem", "verbs", "verbs/iwarp"}}
+	exercise = row{code: []string{"examples/course/internal/lab", "verbs"}, test: []string{"examples/course/internal/check"}}
+)
+
 // withRoot lists the packages with types that stand in the signatures of the root package, regmem, which turns slices of numbers
 // into bytes to expose, and regmem/pool, which lends exposed buffers. A package that may import the root may import them too.
 var withRoot = []string{"codes", "identity", "stats", "regmem", "regmem/pool"}
@@ -364,6 +370,36 @@ var layers = map[string]row{
 	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"internal/testproc", "xfer"}},
 	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/..."}},
 	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/..."}},
+
+	// The course.
+	"examples/course":                                {test: []string{"internal/testproc"}},
+	"examples/course/internal/lab":                   {code: []string{"verbs", "verbs/iwarp"}},
+	"examples/course/internal/check":                 {code: []string{"examples/course/internal/lab", "verbs", "verbs/iwarp"}},
+	"examples/course/internal/solutions":             {code: []string{"examples/course/internal/lab", "verbs"}, test: []string{"examples/course/..."}},
+	"examples/course/01_send_receive":                lesson,
+	"examples/course/02_write":                       lesson,
+	"examples/course/03_read":                        lesson,
+	"examples/course/04_completion":                  lesson,
+	"examples/course/01_send_receive/exercise":       exercise,
+	"examples/course/02_write/exercise":              exercise,
+	"examples/course/03_read/exercise":               exercise,
+	"examples/course/04_completion/exercise":         exercise,
+	"examples/course/05_keys":                        lesson,
+	"examples/course/05_keys/exercise":               exercise,
+	"examples/course/06_protection_domains":          lesson,
+	"examples/course/06_protection_domains/exercise": exercise,
+	"examples/course/07_atomics":                     lesson,
+	"examples/course/07_atomics/exercise":            exercise,
+	"examples/course/08_flow_control":                lesson,
+	"examples/course/08_flow_control/exercise":       exercise,
+	"examples/course/09_ring_buffer":                 lesson,
+	"examples/course/09_ring_buffer/exercise":        exercise,
+	"examples/course/10_allocator":                   lesson,
+	"examples/course/10_allocator/exercise":          exercise,
+	"examples/course/11_zero_copy":                   lesson,
+	"examples/course/11_zero_copy/exercise":          exercise,
+	"examples/course/12_transfer":                    lesson,
+	"examples/course/12_transfer/exercise":           exercise,
 }
 
 // checkArrows compares every import with the table.

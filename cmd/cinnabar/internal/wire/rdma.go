@@ -21,6 +21,7 @@ const (
 type rdmaConn struct {
 	ch      *channel
 	program program
+	foreign bool // a side has sent private data of no known form
 }
 
 // offered adds the private data of a connection request, which show the program that connects.
@@ -35,7 +36,7 @@ func (r *rdmaConn) offered(m *message, b []byte) {
 		m.addAttrs(fields)
 		return
 	}
-	addPrivate(m, b)
+	r.addPrivate(m, b)
 }
 
 // accepted adds the private data of an acceptance.
@@ -58,7 +59,7 @@ func (r *rdmaConn) accepted(m *message, b []byte) {
 		}
 		return
 	}
-	addPrivate(m, b)
+	r.addPrivate(m, b)
 }
 
 // refused adds the private data of a refusal.
@@ -73,7 +74,7 @@ func (r *rdmaConn) refused(m *message, b []byte) {
 		m.addAttrs(fields)
 		return
 	}
-	addPrivate(m, b)
+	r.addPrivate(m, b)
 }
 
 func addOffer(m *message, o ofiverbs.Offer) {
@@ -86,10 +87,12 @@ func addOffer(m *message, o ofiverbs.Offer) {
 	m.add("process", uint64(o.Process))
 }
 
-// addPrivate adds the length of private data, without the zeros that InfiniBand puts behind them.
-func addPrivate(m *message, b []byte) {
+// addPrivate adds the length of private data, without the zeros that InfiniBand puts behind them. The programs of the paper have none, so
+// messages behind such data are not theirs, though they may have the same length.
+func (r *rdmaConn) addPrivate(m *message, b []byte) {
 	if n := len(bytes.TrimRight(b, "\x00")); n > 0 {
 		m.add("private", uint64(n))
+		r.foreign = true
 	}
 }
 
@@ -103,7 +106,7 @@ func (d *decoder) received(r *rdmaConn, dir int, m *message, data []byte) {
 			return
 		}
 	}
-	if r.program == programUnknown && whole && len(data) == basicLen || r.program == programBasic {
+	if r.program == programUnknown && !r.foreign && whole && len(data) == basicLen || r.program == programBasic {
 		if name, fields, err := xfer.Describe(xfer.PartBasic, data); err == nil {
 			r.program = programBasic
 			m.protocol, m.operation = "xfer", name

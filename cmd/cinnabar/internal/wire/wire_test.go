@@ -23,6 +23,9 @@ import (
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/capture"
 	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/recording"
 )
 
@@ -496,4 +499,26 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("%d bytes are kept", d.kept)
 		}
 	})
+}
+
+// A message of 24 bytes is one of the paper's programs only if the connection has no private data, because those programs send none.
+func TestMessageOfAnotherProgram(t *testing.T) {
+	message := append([]byte{2, 0, 0, 0}, make([]byte, 20)...) // READY in the paper's form
+	ulpdu := append(ddp.AppendHeader(nil, ddp.Header{Last: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpSend), MSN: 1}), message...)
+	fpdu := append(mpa.AppendHeader(nil, len(ulpdu)), ulpdu...)
+	fpdu = mpa.AppendTrailer(fpdu, len(ulpdu), 0, false)
+	for private, want := range map[string]string{"": "READY", "another program": "send"} {
+		request, err := mpa.AppendFrame(nil, mpa.Frame{Revision: 1, PrivateData: []byte(private)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := mpa.AppendFrame(nil, mpa.Frame{Revision: 1, Reply: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := decoded(t, file([]piece{{true, request}, {false, reply}, {true, fpdu}}, nil))
+		if got := lines[len(lines)-1].Operation; len(lines) != 3 || got != want {
+			t.Errorf("private data %q: %d lines, the last is %q, want %q", private, len(lines), got, want)
+		}
+	}
 }

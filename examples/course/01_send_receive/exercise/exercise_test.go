@@ -1,0 +1,9 @@
+package exercise
+
+import (
+	"testing"
+
+	"cinnabar/examples/course/internal/check"
+)
+
+func TestExercise(t *testing.T) { check.Run(t, check.Echo(Echo)) }
