@@ -419,3 +419,20 @@ func TestSink(t *testing.T) {
 		t.Errorf("got %v, %q", err, s.ended)
 	}
 }
+
+// Entries before and behind a directory come to their places at every depth, though the paths are taken from the directory of the entry before.
+func TestDeepTree(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "photos")
+	at := from
+	for depth := range 60 {
+		check(t, os.Mkdir(at, 0o700))
+		for _, name := range []string{"a", "ma", "mm", "z"} {
+			check(t, os.WriteFile(filepath.Join(at, name), []byte(fmt.Sprint(name, depth)), 0o600))
+		}
+		check(t, os.Mkdir(filepath.Join(at, "m-empty"), 0o700))
+		at = filepath.Join(at, "m")
+	}
+	d, to := openDir(t, all)
+	check(t, store(d.Open, scanDir(t, from, ScanOptions{}).Source(), 1000))
+	wantSame(t, from, filepath.Join(to, "photos"), false)
+}
