@@ -139,3 +139,42 @@ func TestPatternsAsGit(t *testing.T) {
 		}
 	}
 }
+
+// A tree is stored as rsync stores it, in a new directory and again after some of its files have changed.
+func TestTreesAsRsync(t *testing.T) {
+	rsync, err := exec.LookPath("rsync")
+	if err != nil {
+		t.Skip("there is no rsync on this machine")
+	}
+	opt := all
+	opt.Overwrite, opt.AllowOutsideLinks = true, true
+	for seed := range uint64(5) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		from, theirs := filepath.Join(t.TempDir(), "photos"), filepath.Join(t.TempDir(), "photos")
+		randomTree(t, r, from)
+		d, to := openDir(t, opt)
+		for range 2 {
+			out, err := exec.CommandContext(testContext(t), rsync, "-aHS", "--ignore-times", from+"/", theirs).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			check(t, store(d.Open, scanDir(t, from, ScanOptions{Preserve: true}).Source(), 10000))
+			wantSame(t, theirs, filepath.Join(to, "photos"), true)
+			changeFiles(t, r, from)
+		}
+	}
+}
+
+// changeFiles writes to some files of a tree.
+func changeFiles(t *testing.T, r *rand.Rand, path string) {
+	t.Helper()
+	check(t, filepath.WalkDir(path, func(p string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || r.IntN(2) == 0 {
+			return err
+		}
+		if err := os.Chmod(p, 0o600); err != nil {
+			return err
+		}
+		return os.WriteFile(p, []byte(strings.Repeat("changed", r.IntN(1000))), 0o600)
+	}))
+}

@@ -84,16 +84,25 @@ func (r *rootFS) in(name string) (*os.Root, string, error) {
 		return r.root, base, nil
 	}
 	if r.sub == nil || r.at != dir {
-		if err := r.leave(); err != nil {
-			return nil, "", err
+		from, rest := r.root, dir
+		if below, ok := strings.CutPrefix(dir, r.at); ok && r.sub != nil { // r.at ends in a slash
+			from, rest = r.sub, below
 		}
-		sub, err := r.root.OpenRoot(filepath.FromSlash(path.Clean(dir)))
-		if err != nil {
-			return nil, "", err
+		sub, err := from.OpenRoot(filepath.FromSlash(path.Clean(rest)))
+		if err := errors.Join(err, r.leave()); err != nil {
+			return nil, "", errors.Join(err, closeRoot(sub))
 		}
 		r.sub, r.at = sub, dir
 	}
 	return r.sub, base, nil
+}
+
+// closeRoot closes a directory, unless it is nil.
+func closeRoot(r *os.Root) error {
+	if r == nil {
+		return nil
+	}
+	return r.Close()
 }
 
 // leave closes the directory that was used last.
@@ -130,6 +139,24 @@ func (r *rootFS) Lstat(name string) (fs.FileInfo, error) {
 		return nil, err
 	}
 	return dir.Lstat(base)
+}
+
+// mkdir makes a directory.
+func (r *rootFS) mkdir(name string, mode fs.FileMode) error {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return err
+	}
+	return dir.Mkdir(base, mode)
+}
+
+// symlink makes a symbolic link.
+func (r *rootFS) symlink(target, name string) error {
+	dir, base, err := r.in(name)
+	if err != nil {
+		return err
+	}
+	return dir.Symlink(target, base)
 }
 
 func (r *rootFS) chtimes(name string, t time.Time) error {

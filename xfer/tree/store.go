@@ -144,10 +144,9 @@ func (s *storing) makeTemp() error {
 
 // frame makes everything below the temporary name that has no data.
 func (s *storing) frame() error {
-	root := s.dir.root
 	for i := range s.m.Entries {
 		e := &s.m.Entries[i]
-		at := s.staged(i)
+		at := filepath.ToSlash(s.staged(i))
 		var err error
 		switch {
 		case e.Kind == Directory:
@@ -155,9 +154,9 @@ func (s *storing) frame() error {
 			if s.given(e) { // no more than that, because the directory has a name for a moment before it gets its mode
 				mode = e.Mode&0o777 | 0o700
 			}
-			err = root.Mkdir(at, mode)
+			err = s.fsys.mkdir(at, mode)
 		case e.Kind == Symlink:
-			err = root.Symlink(filepath.FromSlash(e.Target), at)
+			err = s.fsys.symlink(filepath.FromSlash(e.Target), at)
 		case e.Kind == File && e.data() == 0:
 			if err := s.turn(i); err != nil {
 				return err

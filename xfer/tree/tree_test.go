@@ -336,3 +336,103 @@ func TestTreesAtOnce(t *testing.T) {
 	}
 	wantReleased(t, d)
 }
+
+// A full disk and a directory that is gone fail the transfer, with the reason and without the receiver's paths, and leave nothing.
+func TestStorageFailures(t *testing.T) {
+	src := tree(t, fstest.MapFS{"file": {Data: make([]byte, 100)}}).Source()
+	head := src.Size - 100
+	begin := func(d *Dir) (*claimed, error) {
+		f := must(d.Open(src.Name, src.Meta, src.Size))(t).(*claimed)
+		b := make([]byte, head)
+		must(src.Data.ReadAt(b, 0))(t)
+		_, err := f.WriteAt(b, 0)
+		return f, err
+	}
+	d, to := openDir(t, all)
+	if full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0); err == nil {
+		f, err := begin(d)
+		check(t, err)
+		f.s.file, f.s.open = full, 1
+		_, err = f.WriteAt(make([]byte, 100), head)
+		wantError(t, err, xfer.CodeStorage, `cannot write "file"`, "the disk of the receiver's directory is full")
+		check(t, f.Discard())
+	}
+	wantEmpty(t, to)
+	if runtime.GOOS == "windows" {
+		return // an open directory cannot be removed
+	}
+	check(t, os.Remove(to))
+	f, err := begin(d)
+	wantError(t, err, xfer.CodeStorage, `cannot create "photos"`)
+	if strings.Contains(err.Error(), to) {
+		t.Errorf("got %v with a path of the receiver", err)
+	}
+	check(t, f.Discard())
+	wantReleased(t, d)
+}
+
+// memorySink is a Sink that keeps the files in memory.
+type memorySink struct {
+	m     *Manifest
+	files map[string]string
+	ended string
+}
+
+func (s *memorySink) Begin(m *Manifest) error {
+	s.m = m
+	return nil
+}
+
+func (s *memorySink) Write(i int, b []byte, offset int64) error {
+	p := s.m.Path(i)
+	if int64(len(s.files[p])) != offset {
+		return fmt.Errorf("%s has %d bytes, and more come at %d", p, len(s.files[p]), offset)
+	}
+	s.files[p] += string(b)
+	return nil
+}
+
+func (s *memorySink) Commit() error {
+	s.ended += "commit "
+	return nil
+}
+
+func (s *memorySink) Discard() error {
+	s.ended += "discard "
+	return nil
+}
+
+// A sink of another kind gets the list first, then the data in its order, and one end.
+func TestSink(t *testing.T) {
+	src := tree(t, fstest.MapFS{"a": {Data: []byte("one")}, "b/c": {Data: []byte("two")}, "b/empty": {}, "d": {Data: []byte("three")}}).Source()
+	receive := func(s *memorySink) func(string, xfer.Meta, int64) (xfer.File, error) {
+		return func(_ string, _ xfer.Meta, size int64) (xfer.File, error) { return Receive(s, size, Limits{}) }
+	}
+	s := &memorySink{files: map[string]string{}}
+	check(t, store(receive(s), src, 4))
+	if s.ended != "commit " || len(s.files) != 3 || s.files["a"] != "one" || s.files["b/c"] != "two" || s.files["d"] != "three" {
+		t.Errorf("got %q, %s", s.files, s.ended)
+	}
+
+	s = &memorySink{files: map[string]string{}}
+	if err := storePart(receive(s), src, 4, src.Size-4); !errors.Is(err, errCut) || s.ended != "discard " {
+		t.Errorf("got %v, %q", err, s.ended)
+	}
+}
+
+// Entries before and behind a directory come to their places at every depth, though the paths are taken from the directory of the entry before.
+func TestDeepTree(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "photos")
+	at := from
+	for depth := range 60 {
+		check(t, os.Mkdir(at, 0o700))
+		for _, name := range []string{"a", "ma", "mm", "z"} {
+			check(t, os.WriteFile(filepath.Join(at, name), []byte(fmt.Sprint(name, depth)), 0o600))
+		}
+		check(t, os.Mkdir(filepath.Join(at, "m-empty"), 0o700))
+		at = filepath.Join(at, "m")
+	}
+	d, to := openDir(t, all)
+	check(t, store(d.Open, scanDir(t, from, ScanOptions{}).Source(), 1000))
+	wantSame(t, from, filepath.Join(to, "photos"), false)
+}
