@@ -57,7 +57,7 @@ func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(co
 		if err == nil || n >= most || ctx.Err() != nil || !a.repeatable(err) {
 			return out, err
 		}
-		if fate(err) == draining {
+		if stateAfter(err) == draining {
 			continue // at once, because another server has room for the call
 		}
 		if !a.c.budget.withdraw() || !sleep(ctx, jitter(pause)) {
