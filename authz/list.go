@@ -113,7 +113,7 @@ func (l *List) Allows(p identity.Peer, rpc string, provider uint16) bool {
 	carrier := carriers[rpc]
 	for i := range *rules {
 		r := &(*rules)[i]
-		if (carrier || r.names(rpc) && (r.anyProvider || r.provider == provider)) && r.who.matches(p) {
+		if (carrier || r.names(rpc) && (r.anyProvider || r.provider == provider)) && r.peer.matches(p) {
 			return true
 		}
 	}
@@ -134,7 +134,7 @@ func (l *List) Interceptor() cinnabar.Interceptor {
 
 // rule allows the calls of one line.
 type rule struct {
-	who         condition
+	peer        condition
 	rpc         string // the name, or its beginning
 	prefix      bool
 	provider    uint16
@@ -238,7 +238,7 @@ func parseLine(line string) (r rule, ok bool, err error) {
 	if len(f) != 4 {
 		return r, false, fmt.Errorf("%d fields; want allow IDENTITY RPC PROVIDER, with * for any RPC or provider", len(f))
 	}
-	if r.who, err = parseCondition(f[1]); err != nil {
+	if r.peer, err = parseCondition(f[1]); err != nil {
 		return r, false, err
 	}
 	if r.rpc, r.prefix = strings.CutSuffix(f[2], "*"); strings.Contains(r.rpc, "*") {

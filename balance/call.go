@@ -57,7 +57,7 @@ func repeat[Out any](ctx context.Context, a *attempts, most int, attempt func(co
 		if err == nil || n >= most || ctx.Err() != nil || !a.repeatable(err) {
 			return out, err
 		}
-		if fate(err) == draining {
+		if stateAfter(err) == draining {
 			continue // at once, because another server has room for the call
 		}
 		if !a.c.budget.withdraw() || !sleep(ctx, jitter(pause)) {
@@ -92,28 +92,28 @@ func hedge[Out any](ctx context.Context, a *attempts, attempt func(context.Conte
 	start(a.c.cfg.Attempts)
 	timer := time.NewTimer(a.c.cfg.Hedge)
 	defer timer.Stop()
-	lanes := 1
+	unfinished := 1 // goroutines of start without a result
 	for {
 		var r outcome
-		late := false
+		hedgeDue := false
 		cinnabar.Block(ctx, func() {
 			select {
 			case r = <-results:
 			case <-timer.C:
-				late = true
+				hedgeDue = true
 			}
 		})
 		switch {
-		case late:
+		case hedgeDue:
 			if a.spare() && a.c.budget.withdraw() {
-				lanes++
+				unfinished++
 				start(1)
 			}
 			continue
-		case r.err == nil || lanes == 1 || handled(r.err) && !a.repeatable(r.err):
+		case r.err == nil || unfinished == 1 || handled(r.err) && !a.repeatable(r.err):
 			return r.out, r.err
 		}
-		lanes-- // the result of the other goroutine is that of the call
+		unfinished-- // the result of the other goroutine is that of the call
 	}
 }
 

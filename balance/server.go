@@ -122,7 +122,7 @@ func (s *server) release(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.calls--
-	if fate(err) != draining && fate(err) != down {
+	if implied := stateAfter(err); implied != draining && implied != down {
 		return
 	}
 	if s.stop != nil {
@@ -131,8 +131,8 @@ func (s *server) release(err error) {
 	s.failLocked(err)
 }
 
-// fate returns the state of a server that a call with the result err implies.
-func fate(err error) state {
+// stateAfter returns the state of a server that a call with the result err implies.
+func stateAfter(err error) state {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	switch {
 	case !ok:

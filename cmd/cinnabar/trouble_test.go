@@ -67,6 +67,9 @@ var (
 
 const stop = "stopped by signal: interrupt"
 
+// anyLoss begins the error of a command that has lost its peer. The words behind it depend on the operation that was under way.
+const anyLoss = "cinnabar "
+
 // bare returns the trouble of a command that needs arguments.
 func bare(usage string) trouble {
 	return trouble{code: cli.ExitUsage, words: "usage: cinnabar " + usage + "|arg"}
@@ -118,7 +121,7 @@ var troubleRows = map[string]troubles{
 		Down:    trouble{args: "main.go 127.0.0.1:1", code: cli.ExitFailure, words: "127.0.0.1:1|connection refused|see whether cinnabar recv runs there"},
 		Address: trouble{args: "main.go 127.0.0.1:port:", code: cli.ExitUsage, words: "127.0.0.1:port:|[IPV6]:PORT|the last argument is the receiver"}, Port: portless,
 		Interrupt: trouble{args: "ENDLESS RECEIVER", ready: "2>^sending endless ", code: interrupted, words: stop},
-		Killed:    trouble{args: "ENDLESS RECEIVER", ready: "2>^sending endless ", code: cli.ExitFailure, words: `send "endless" (peer 127.0.0.1:|connection`},
+		Killed:    trouble{args: "ENDLESS RECEIVER", ready: "2>^sending endless ", code: cli.ExitFailure, words: `send "endless" (peer 127.0.0.1:`},
 		Pipe:      trouble{args: "SMALL RECEIVER"}, Terminal: plain,
 	},
 	"recv": {
@@ -139,7 +142,7 @@ var troubleRows = map[string]troubles{
 		Address:   trouble{args: "--device nope", code: cli.ExitFailure, words: "device 'nope' wasn't found|" + cli.SoftwareDevice},
 		Port:      trouble{args: "-p PORT", code: cli.ExitFailure, words: "address already in use|-p"},
 		Interrupt: trouble{args: "-p FREE", ready: "local address", code: interrupted, words: stop},
-		Killed:    trouble{args: "-n 2000000000 127.0.0.1 -p PINGPONG", ready: "remote address", code: cli.ExitFailure, words: "connection"},
+		Killed:    trouble{args: "-n 2000000000 127.0.0.1 -p PINGPONG", ready: "remote address", code: cli.ExitFailure, words: anyLoss + "pingpong: "},
 		Pipe:      trouble{args: "-p FREE"}, Terminal: plain,
 	},
 	"rping": {
@@ -148,7 +151,7 @@ var troubleRows = map[string]troubles{
 		Address:   trouble{args: "-s --device nope", code: cli.ExitFailure, words: "device 'nope' wasn't found|" + cli.SoftwareDevice},
 		Port:      trouble{args: "-s -a 127.0.0.1 -p PORT", code: cli.ExitFailure, words: "127.0.0.1|address already in use"},
 		Interrupt: trouble{args: "-c -v -a 127.0.0.1 -p RPING", ready: "^ping data", code: interrupted, words: stop},
-		Killed:    trouble{args: "-c -v -a 127.0.0.1 -p RPING", ready: "^ping data", code: cli.ExitFailure, words: "connection"},
+		Killed:    trouble{args: "-c -v -a 127.0.0.1 -p RPING", ready: "^ping data", code: cli.ExitFailure, words: anyLoss + "rping: "},
 		Pipe:      trouble{args: "-c -v -C 3 -a 127.0.0.1 -p RPING"}, Terminal: plain,
 	},
 	"compare": {
@@ -167,7 +170,7 @@ var troubleRows = map[string]troubles{
 		Address:   trouble{args: "--device nope", code: cli.ExitFailure, words: "device 'nope' wasn't found|" + cli.SoftwareDevice},
 		Port:      trouble{args: "--listen 127.0.0.1:PORT", code: cli.ExitFailure, words: "127.0.0.1|address already in use"},
 		Interrupt: trouble{args: "VERBS --duration 1h", ready: "^# ", code: interrupted, words: stop},
-		Killed:    trouble{args: "VERBS --duration 1h", ready: "^# ", code: cli.ExitFailure, words: "other side"},
+		Killed:    trouble{args: "VERBS --duration 1h", ready: "^# ", code: cli.ExitFailure, words: anyLoss + "perf verbs: "},
 		Pipe:      trouble{args: "--listen 127.0.0.1:0"}, Terminal: plain,
 	},
 	"perf registration": {

@@ -60,7 +60,17 @@ local codes = { [0] = "HG_SUCCESS", "HG_PERMISSION", "HG_NOENTRY", "HG_INTERRUPT
     "HG_EXIST", "HG_NODEV", "HG_INVALID_ARG", "HG_PROTOCOL_ERROR", "HG_OVERFLOW", "HG_MSGSIZE", "HG_PROTONOSUPPORT",
     "HG_OPNOTSUPPORTED", "HG_ADDRINUSE", "HG_ADDRNOTAVAIL", "HG_HOSTUNREACH", "HG_TIMEOUT", "HG_CANCELED", "HG_IO_ERROR",
     "HG_HOSTFIREWALL", "HG_CHECKSUM_ERROR", "HG_NA_ERROR", "HG_OTHER_ERROR" }
-local function code_name(n) return codes[n] or ('"HG return code ' .. n .. '"') end
+local function code_name(n)
+    if n == 65536 then return "DRAINING" end
+    return codes[n] or ('"HG return code ' .. dec(n) .. '"')
+end
+
+-- word returns a peer's text as one word of printable characters of ASCII.
+local function word(s)
+    if s:find('^[!#-<>-~]+$') then return s end
+    s = s:gsub("[^ -~]", "?"):gsub('[\\"]', "\\%0")
+    return '"' .. s .. '"'
+end
 
 -- State of the first pass over a file. Later passes find the texts in done, because they may come in any order.
 local done, calls, streams, pairs_of, programs, asked = {}, {}, {}, {}, {}, {}
@@ -142,6 +152,118 @@ local function bulks(t, at, n)
     return text
 end
 
+-- Native RPCs ------------------------------------------------------------------------------------------------------------------------------
+
+-- duration returns a number of nanoseconds as Go prints it.
+local function duration(ns)
+    if ns == 0 then return "0s" end
+    if ns < 1000 then return dec(ns) .. "ns" end
+    local function decimals(unit)
+        local rest = string.format("%09.0f", ns % unit * (1000000000 / unit)):gsub("0+$", "")
+        if rest == "" then return "" end
+        return "." .. rest
+    end
+    if ns < 1000000 then return dec(math.floor(ns / 1000)) .. decimals(1000) .. "µs" end
+    if ns < 1000000000 then return dec(math.floor(ns / 1000000)) .. decimals(1000000) .. "ms" end
+    local seconds = math.floor(ns / 1000000000)
+    local text = dec(seconds % 60) .. decimals(1000000000) .. "s"
+    if seconds >= 60 then text = dec(math.floor(seconds / 60) % 60) .. "m" .. text end
+    if seconds >= 3600 then text = dec(math.floor(seconds / 3600)) .. "h" .. text end
+    return text
+end
+
+-- metadata returns the place behind the metadata at a place, or nil if its parts do not fit before stop.
+local function metadata(t, at, stop)
+    if at >= stop then return nil end
+    local count = t(at, 1):uint()
+    if count > 64 then return nil end
+    at = at + 1
+    for _ = 1, count do
+        if at >= stop then return nil end
+        local key = t(at, 1):uint()
+        if key == 0 or key > 128 or at + 1 + key + 2 > stop then return nil end
+        at = at + 1 + key + 2 + t(at + 1 + key, 2):le_uint()
+        if at > stop then return nil end
+    end
+    return at
+end
+
+-- request_head returns the fields of the envelope of a native request, or nil. flags and n are those of its first eight bytes.
+local function request_head(t, at, stop, flags, n)
+    local id, time = t(at + 8, 8):le_uint64(), u64(t, at + 16)
+    local finish = at + n
+    if n < 24 or finish > stop or id == UInt64(0) or time >= 9223372036854775808 or flags > 15 then return nil end
+    local off = at + 24
+    if math.floor(flags / 4) % 2 == 1 then
+        if off + 27 > finish then return nil end
+        off = off + 27 + t(off + 25, 2):le_uint()
+    end
+    if flags % 4 > 0 then
+        if off >= finish then return nil end
+        off = off + 1 + t(off, 1):uint()
+    end
+    if flags % 2 == 1 then off = off + 8 end
+    if metadata(t, off, finish) ~= finish then return nil end
+    return string.format("%s call-id=%s remaining=%s arguments=%d", flags >= 8 and "stream" or "call", hex64le(t, at + 8), duration(time), stop - finish)
+end
+
+-- response_head returns those of a native response.
+local function response_head(t, at, stop, flags, n)
+    local finish = at + n
+    if n < 8 or finish > stop or flags > 7 or flags % 4 == 3 or flags == 4 or flags == 5 then return nil end
+    local off = metadata(t, at + 8 + (flags % 2) * 8, finish)
+    if not off then return nil end
+    if flags < 2 then
+        if off ~= finish then return nil end
+        return "results results=" .. (stop - finish)
+    end
+    if off + 7 > finish then return nil end
+    local code = t(off, 4):le_uint()
+    off = off + 6 + t(off + 4, 2):le_uint()
+    if code == 0 or off >= finish then return nil end
+    local count = t(off, 1):uint()
+    off = off + 1
+    if count > 16 then return nil end
+    for _ = 1, count do
+        if off >= finish then return nil end
+        off = off + 1 + t(off, 1):uint()
+        if off + 2 > finish then return nil end
+        off = off + 2 + t(off, 2):le_uint()
+    end
+    if off ~= finish then return nil end
+    return "failure error=" .. code_name(code)
+end
+
+local frame_kinds = { cnsp = { "put", 1 }, cnsc = { "credit", 2 }, cnsg = { "get", 0 }, cnse = { "elements", 3 } } -- with the flags that each may have
+
+-- frame_head returns those of a frame of a stream.
+local function frame_head(t, at, stop, flags, n, kind)
+    if n ~= 32 or stop - at < 32 or flags - flags % 4 ~= 0 or band(flags, kind[2]) ~= flags or t(at + 8, 8):le_uint64() == UInt64(0) then return nil end
+    return string.format("%s call-id=%s sequence=%s count=%s end=%s", kind[1], hex64le(t, at + 8), dec64(t, at + 16), dec(t(at + 24, 4):le_uint()),
+        flags % 2 == 1 and "true" or "false")
+end
+
+-- envelope returns the field native of n bytes behind Margo's header, with the fields that belong to it.
+local function envelope(t, at, n)
+    local text, stop = nil, at + n
+    if n >= 8 and t(at + 4, 1):uint() == 1 then
+        local magic, flags, size = t(at, 4):raw(), t(at + 5, 1):uint(), t(at + 6, 2):le_uint()
+        if magic == "cnrq" and n >= 24 then
+            text = request_head(t, at, stop, flags, size)
+        elseif magic == "cnrs" then
+            text = response_head(t, at, stop, flags, size)
+        elseif magic == "cnca" and flags == 0 and size >= 1 and size <= 256 and n == 8 + 8 * size then
+            text = "cancel call-id=" .. hex64le(t, at + 8) .. " calls=" .. size
+        elseif frame_kinds[magic] then
+            text = frame_head(t, at, stop, flags, size, frame_kinds[magic])
+        end
+    end
+    if text then return " native=" .. text end
+    return ' native-problem="no envelope of package native"'
+end
+
+-- Mercury's ids and messages --------------------------------------------------------------------------------------------------------------
+
 local known = { ["788dd320"] = "__shutdown__", ["6e31f542"] = "__identity__" } -- names of Margo's RPCs, by the upper halves of their ids
 
 -- id_text returns the fields of an RPC's id, which is the text of 16 hexadecimal digits.
@@ -189,7 +311,10 @@ local function request(t, at, n, tag, from)
     at = at + head
     text = text .. " payload=" .. (stop - at)
     local skip = 0
-    if id:sub(1, 8) ~= "00000000" and id:sub(9, 12) == "6e76" and flags % 2 == 0 then skip = math.min(8, stop - at) end
+    if id:sub(1, 8) ~= "00000000" and id:sub(9, 12) == "6e76" and flags % 2 == 0 and stop - at >= 8 then
+        skip = 8 -- Margo's header
+        text = text .. envelope(t, at + skip, stop - at - skip)
+    end
     return text .. bulks(t, at + skip, stop - at - skip)
 end
 
@@ -210,7 +335,11 @@ local function response(t, at, n, tag, to)
     text = text .. " payload=" .. (stop - at)
     if id and id:sub(1, 8) ~= "00000000" and flags % 2 == 0 and stop - at >= 4 then
         local margo = t(at, 4):le_uint()
-        if margo ~= 0 then text = text .. " margo-code=" .. code_name(math.min(margo, 255)) end
+        if margo ~= 0 then
+            text = text .. " margo-code=" .. code_name(math.min(margo, 255))
+        elseif id:sub(9, 12) == "6e76" then
+            text = text .. envelope(t, at + 4, stop - at - 4)
+        end
     end
     return text .. bulks(t, at, stop - at)
 end
@@ -242,7 +371,51 @@ local function private(t, at, n)
     return " private=" .. n
 end
 
+local xfer_codes = { "failed", "name refused", "file exists", "cannot store", "cannot read the source", "file changed while it was sent", "data corrupted",
+    "protocol broken", "too large", "receiver busy", "no common protocol", "no progress", "cancelled", "connection failed" }
+
+-- xfer_error returns the fields of an error message of a file transfer, or nil.
+local function xfer_error(t, at, n)
+    if n < 4 then return nil end
+    local code, len = t(at, 2):le_uint(), t(at + 2, 2):le_uint()
+    if len > 236 or len > n - 4 then return nil end
+    return " code=" .. word(xfer_codes[code] or "code " .. code)
+end
+
+-- is_xfer reports whether private data is that of a file transfer, of n bytes at least.
+local function is_xfer(t, at, has, n) return has >= n and t(at, 4):raw() == "cnxf" end
+
+-- xfer_offer returns the fields of the private data of a request for a file transfer, or nil.
+local function xfer_offer(t, at, n)
+    if not is_xfer(t, at, n, 40) or t(at + 4, 1):uint() == 0 or u64(t, at + 16) >= 9223372036854775808 then return nil end
+    local protocols, digest = t(at + 5, 1):uint(), t(at + 7, 1):uint()
+    local name = digest == 0 and "sha256" or digest == 1 and "none" or nil
+    if digest == 2 then
+        local len = t(at + 36, 1):uint()
+        if len == 0 or len > n - 40 then return nil end
+        name = word(t(at + 40, len):raw())
+    end
+    if not name then return nil end
+    return string.format(" program=xfer file=%s basic=%s fast=%s digest=%s", dec64(t, at + 16), protocols % 2 == 1 and "true" or "false",
+        math.floor(protocols / 2) % 2 == 1 and "true" or "false", name)
+end
+
+local transfers = { [1] = "basic", [2] = "fast" }
+
+-- xfer_answer returns those of an acceptance, and sets the program of the connection.
+local function xfer_answer(t, at, n, conn)
+    if not is_xfer(t, at, n, 16) then return nil end
+    local transfer = transfers[t(at + 5, 1):uint()]
+    if t(at + 4, 1):uint() ~= 1 or not transfer or t(at + 7, 1):uint() > 2 then return nil end
+    programs[conn] = transfer
+    return string.format(" program=xfer transfer=%s chunk=%s buffers=%d", transfer, dec(t(at + 8, 4):le_uint()), t(at + 12, 2):le_uint())
+end
+
 local function refusal(t, at, n)
+    if is_xfer(t, at, n, 6) then
+        local text = xfer_error(t, at + 6, n - 6)
+        if text then return " program=xfer" .. text end
+    end
     if n >= 3 and t(at, 1):uint() == 2 and t(at + 1, 1):uint() == 1 and t(at + 2, 1):uint() > 0 then
         local reasons = { "refused", '"connected already"' }
         return " program=rxm why=" .. (reasons[t(at + 2, 1):uint()] or ('"reason ' .. t(at + 2, 1):uint() .. '"'))
@@ -252,6 +425,24 @@ end
 
 local packet_types = { [0] = "eager", "segment", '"rendezvous request"', '"rendezvous read done"', "atomic", '"atomic response"', "credit",
     '"rendezvous write data"', '"rendezvous write done"' }
+
+local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED" }
+
+-- fast returns the text of a message of the fast protocol, which has 24 bytes and its tail, or nil.
+local function fast(t, n)
+    local kind, len = t(0, 2):le_uint(), t(4, 4):le_uint()
+    local name = fast_names[kind]
+    local tailed = kind == 1 or kind >= 5
+    if not name or tailed and (len > 256 or len > n - 24) then return nil end
+    if kind == 1 then return name .. " name=" .. word(len > 0 and t(24, len):raw() or "") end
+    if kind == 2 then
+        return string.format("%s address=%s key=0x%x buffer=%s buffers=%s", name, hex64le(t, 8), t(16, 4):le_uint(), dec(len), dec(t(20, 4):le_uint()))
+    end
+    if kind == 3 then return name .. " index=" .. dec64(t, 8) .. " length=" .. dec(len) end
+    if kind == 4 then return name .. " buffers=" .. dec(t(20, 4):le_uint()) end
+    if kind == 7 then return name .. (xfer_error(t, 24, len) or "") end
+    return name .. " file=" .. dec64(t, 8)
+end
 
 -- received returns the protocol and the text of the message in a SEND. here and back name the connection with its directions.
 local function received(t, base, here, back, conn)
@@ -266,15 +457,20 @@ local function received(t, base, here, back, conn)
         if t(60, 4):le_uint() == 1 then return "ofi+verbs", request(t, 64, n - 64, dec(t(56, 4):le_uint()), here) end
         return "ofi+verbs", response(t, 64, n - 64, dec64(t, 56), back)
     end
-    if n == 24 and (programs[conn] == nil or programs[conn] == "basic") then
+    if n >= 24 and (programs[conn] == nil and n == 24 or programs[conn] == "basic") then
         local id = t(0, 4):le_int()
-        local names = { "MR", "READY", "DONE" }
-        if names[id] then
+        local names = { "MR", "READY", "DONE", "FAILED" }
+        local why = id == 4 and xfer_error(t, 8, n - 8)
+        if names[id] and (id ~= 4 or why) then
             programs[conn] = "basic"
-            local text = names[id]
+            local text = names[id] .. (why or "")
             if id == 1 then text = text .. " address=" .. hex64le(t, 8) .. " key=" .. string.format("0x%x", t(16, 4):le_uint()) end
             return "xfer", text
         end
+    end
+    if n >= 24 and programs[conn] == "fast" then
+        local text = fast(t, n)
+        if text then return "xfer", text end
     end
     return base, "send"
 end
@@ -410,9 +606,9 @@ local function mpa(t, at, state, side, here, back, conn)
             operation = "accept"
             local found = acceptance(t, data, len)
             if found then programs[conn] = "rxm" end
-            text = text .. (found or private(t, data, len))
+            text = text .. (found or xfer_answer(t, data, len, conn) or private(t, data, len))
         else
-            text = text .. (offer(t, data, len) or private(t, data, len))
+            text = text .. (offer(t, data, len) or xfer_offer(t, data, len) or private(t, data, len))
         end
         if has(128) then
             text = text .. ' problem="the sender demands markers, which cannot be read"'
@@ -526,7 +722,7 @@ local function manage(t, src, dst)
     if at == 0x10 then
         local qp = t(body + 32, 3):uint()
         asked[src .. ":" .. t(body, 4):uint()] = { src = src, qp = qp }
-        return string.format("connect service-port=%d qp=%d", t(body + 14, 2):uint(), qp) .. (offer(t, body + 176, 56) or private(t, body + 176, 56))
+        return string.format("connect service-port=%d qp=%d", t(body + 14, 2):uint(), qp) .. (offer(t, body + 176, 56) or xfer_offer(t, body + 176, 56) or private(t, body + 176, 56))
     elseif at == 0x13 then
         local qp = t(body + 12, 3):uint()
         local from = asked[dst .. ":" .. t(body + 4, 4):uint()]
@@ -536,7 +732,7 @@ local function manage(t, src, dst)
         pairs_of[src .. "/" .. qp] = requester
         local found = acceptance(t, body + 36, 196)
         if found then programs[conn] = "rxm" end
-        return "accept qp=" .. qp .. (found or private(t, body + 36, 196))
+        return "accept qp=" .. qp .. (found or xfer_answer(t, body + 36, 196, conn) or private(t, body + 36, 196))
     elseif at == 0x12 then
         return "refuse reason=" .. t(body + 10, 2):uint() .. refusal(t, body + 84, 148)
     end

@@ -37,7 +37,7 @@ const maxKey = 16
 func splitKeys(b []byte) (whole, rest []byte) {
 	for at := 0; at < len(b); {
 		left := b[at:]
-		n := 1
+		var n int
 		switch {
 		case left[0] != 0x1b:
 			if !utf8.FullRune(left) {

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +95,52 @@ func total(pieces []piece) (n int) {
 }
 
 // onlyHere are the parts of lines that the dissector does not have, see docs/wire.md.
-var onlyHere = regexp.MustCompile(` text="[^"]*"`)
+var onlyHere = regexp.MustCompile(` text=("(\\.|[^"\\])*"|\S+)`)
+
+// TestTsharkHostile changes bytes of messages of package native and of file transfers. The dissector reports no error of Lua, which it would for a length
+// that reaches beyond its message.
+func TestTsharkHostile(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("no tshark here: the Debian package tshark has it")
+	}
+	all, r := []byte(fileHead), rand.New(rand.NewPCG(3, 7))
+	for _, name := range []string{"native-calls.pcap", "software-file-transfer.pcap"} {
+		recorded, err := os.ReadFile(filepath.Join(captures, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			b := bytes.Clone(recorded)
+			for at := len(fileHead); at < len(b); {
+				end := at + 16 + int(binary.LittleEndian.Uint32(b[at+8:]))
+				if first := at + 16 + 14 + 20 + 32; first < end && r.IntN(2) == 0 { // behind the headers of Ethernet, IP and TCP
+					b[first+r.IntN(end-first)] = []byte{0, 1, 8, 127, 128, 255}[r.IntN(6)]
+				}
+				at = end
+			}
+			all = merged(t, all, b, byte(len(all)%250))
+		}
+	}
+	path := filepath.Join(t.TempDir(), "hostile.pcap")
+	if err := os.WriteFile(path, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script, err := filepath.Abs(filepath.Join("..", "..", "..", "..", "contrib", "wireshark", "cinnabar.lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), tshark, "-n", "-X", "lua_script:"+script, "-r", path, "-o", "tcp.try_heuristic_first:TRUE", "-V").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if i := bytes.Index(bytes.ToLower(out), []byte("lua error")); i >= 0 {
+		t.Errorf("%s", out[i:min(i+500, len(out))])
+	}
+	if n := bytes.Count(out, []byte("native=")); n < 100 {
+		t.Errorf("%d envelopes were decoded", n)
+	}
+}
 
 // Every packet of the recorded captures decodes the same in the command and in tshark with the dissector.
 func TestTshark(t *testing.T) {
