@@ -173,6 +173,20 @@ func TestServicesRefused(t *testing.T) {
 	}
 }
 
+// TestLostManager starts a server with a notify socket that no process reads. It prints that, and serves.
+func TestLostManager(t *testing.T) {
+	m := newManager(t)
+	if err := m.notify.Close(); err != nil {
+		t.Fatal(err)
+	}
+	socket, address := activation(t)
+	s := m.start("", []*os.File{socket}, "perf", "serve", "--once", "ofi+tcp")
+	clitest.WantRun(t, cli.ExitOK, []string{"perf", "rate", "--size", "8", "--count", "1", "ofi+tcp://" + address})
+	if err := s.Wait(); err != nil || !strings.Contains(s.stderr.String(), "warning: notify the service manager") {
+		t.Errorf("%v: %s", err, &s.stderr)
+	}
+}
+
 // TestTwoClasses passes two sockets to a server with two addresses.
 func TestTwoClasses(t *testing.T) {
 	m := newManager(t)
