@@ -23,12 +23,16 @@ const (
 	notifyTime = 5 * time.Second
 	// maxNotify is the most bytes of one message, as in systemd.
 	maxNotify = 4096
+	maxStatus = 1024 // bytes of the text of Status, which has room beside other states
 	// maxSocketPath is the most bytes of the path of a Unix socket on all systems.
 	maxSocketPath = 103
 )
 
-// Status returns a state for [Notify] that systemctl status prints. A line break in text becomes a space.
+// Status returns a state for [Notify] that systemctl status prints. A line break in text becomes a space, and of a long text the beginning is left.
 func Status(text string) string {
+	if len(text) > maxStatus {
+		text = strings.ToValidUTF8(text[:maxStatus], "") + "..."
+	}
 	return "STATUS=" + strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ").Replace(text)
 }
 

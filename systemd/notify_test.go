@@ -89,13 +89,23 @@ func TestNotifyFails(t *testing.T) {
 		}
 	}
 	manager(t, gone)
-	if _, err := Notify(t.Context(), Status(strings.Repeat("x", maxNotify))); err == nil || !strings.Contains(err.Error(), "at most 4096") {
+	if _, err := Notify(t.Context(), strings.Repeat("x", maxNotify+1)); err == nil || !strings.Contains(err.Error(), "at most 4096") {
 		t.Errorf("a long message: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Notify(ended, Ready); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+// TestLongStatus cuts a text between two characters.
+func TestLongStatus(t *testing.T) {
+	if got := Status(strings.Repeat("x", maxStatus)); got != "STATUS="+strings.Repeat("x", maxStatus) {
+		t.Errorf("%d bytes", len(got))
+	}
+	if got := Status("x" + strings.Repeat("µ", maxStatus)); got != "STATUS=x"+strings.Repeat("µ", maxStatus/2-1)+"..." {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -173,6 +173,20 @@ func TestServicesRefused(t *testing.T) {
 	}
 }
 
+// TestLostManager starts a server with a notify socket that no process reads. It prints that, and serves.
+func TestLostManager(t *testing.T) {
+	m := newManager(t)
+	if err := m.notify.Close(); err != nil {
+		t.Fatal(err)
+	}
+	socket, address := activation(t)
+	s := m.start("", []*os.File{socket}, "perf", "serve", "--once", "ofi+tcp")
+	clitest.WantRun(t, cli.ExitOK, []string{"perf", "rate", "--size", "8", "--count", "1", "ofi+tcp://" + address})
+	if err := s.Wait(); err != nil || !strings.Contains(s.stderr.String(), "warning: notify the service manager") {
+		t.Errorf("%v: %s", err, &s.stderr)
+	}
+}
+
 // TestTwoClasses passes two sockets to a server with two addresses.
 func TestTwoClasses(t *testing.T) {
 	m := newManager(t)
@@ -187,5 +201,111 @@ func TestTwoClasses(t *testing.T) {
 	}
 	if err := s.Wait(); err != nil {
 		t.Errorf("%v: %s", err, &s.stderr)
+	}
+}
+
+// units is the folder of the unit files.
+var units = filepath.Join("..", "..", "contrib", "systemd")
+
+// unitCommand is the path of the command in the unit files.
+const unitCommand = "/usr/bin/cinnabar"
+
+// TestUnits lets systemd look for mistakes in the unit files. It wants the program of a unit to exist, so the units name that of the test.
+func TestUnits(t *testing.T) {
+	verify, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(units, "*.*"))
+	if err != nil || len(files) != 5 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	dir := t.TempDir()
+	args := []string{"verify", "--man=no"}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied := filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(copied, bytes.ReplaceAll(text, []byte(unitCommand), []byte(self)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, copied)
+	}
+	out, err := exec.CommandContext(t.Context(), verify, args...).CombinedOutput()
+	if err != nil || bytes.Contains(out, []byte("cinnabar")) { // other lines are about units of the machine
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// unitValues returns the settings of a unit file.
+func unitValues(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			values[key] = value
+		}
+	}
+	return values
+}
+
+// TestUnitCommands starts the command of each service as its unit does: with a socket if there is a socket unit, with its watchdog, and for an
+// instance at a free port. It becomes ready, and ends with success.
+// parity: P08
+func TestUnitCommands(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(units, "*.service"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			values := unitValues(t, file)
+			if values["Type"] != "notify" || values["SuccessExitStatus"] != "143" {
+				t.Errorf("Type=%s, SuccessExitStatus=%s", values["Type"], values["SuccessExitStatus"])
+			}
+			line := strings.NewReplacer("%i", "127.0.0.1:0", "%S", t.TempDir()).Replace(values["ExecStart"])
+			args := strings.Fields(line)
+			if args[0] != unitCommand || strings.Contains(line, "%") {
+				t.Fatalf("ExecStart=%s", line)
+			}
+			if state := values["StateDirectory"]; state != "" { // systemd makes it
+				if err := os.Mkdir(args[len(args)-2], 0o700); err != nil || filepath.Base(args[len(args)-2]) != state {
+					t.Fatalf("StateDirectory=%s, %v", state, err)
+				}
+			}
+			usec := values["WatchdogSec"]
+			if usec != "" {
+				usec += "000000"
+			}
+			var sockets []*os.File
+			if _, err := os.Stat(strings.TrimSuffix(file, ".service") + ".socket"); err == nil {
+				f, _ := activation(t)
+				sockets = append(sockets, f)
+			}
+			m := newManager(t)
+			s := m.start(usec, sockets, args[1:]...)
+			m.await("READY=1")
+			if usec != "" {
+				m.await("WATCHDOG=1")
+			}
+			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			m.await("STOPPING=1")
+			if err := s.Wait(); err != nil {
+				t.Errorf("%v: %s", err, &s.stderr)
+			}
+		})
 	}
 }

@@ -67,6 +67,7 @@ var layers = map[string]row{
 	"internal/lint":        {},
 	"internal/lint/sample": {},
 	"internal/recording":   {},
+	"internal/release":     {}, // builds the command by the go command
 	"internal/waitlist":    {},
 	"internal/capture":     {},
 	"internal/dnstest":     {},
@@ -330,6 +331,7 @@ var layers = map[string]row{
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer", "rmem", "rmem/verbsrmem"}, modules: []string{modBLAKE3, modSys}},
 	"test/interop":                           {test: []string{"internal/invariants", "internal/na/sm", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest", "verbs", "verbs/auto", "verbs/iwarp"}, modules: []string{modSys}},
 	"test/parity":                            {},
+	"test/manifests":                         {},
 	"test/rdmavm/enginepeer":                 {code: []string{".", "codes", "verbs/auto"}, test: []string{"internal/testproc"}},
 	"test/rdmavm/fabricpeer":                 {code: []string{"internal/na", "internal/na/ofiverbs", "verbs", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},

@@ -88,11 +88,7 @@ func (s Streams) StartService(ctx context.Context, status string, engines ...*ci
 			return nil, err
 		}
 	}
-	sent, err := systemd.Notify(ctx, systemd.Ready, systemd.Status(status))
-	if err != nil {
-		w.stop()
-		return nil, err
-	}
+	sent := s.notify(ctx, systemd.Ready, systemd.Status(status))
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if limit > 0 {
 		w.wg.Go(func() {
@@ -104,16 +100,18 @@ func (s Streams) StartService(ctx context.Context, status string, engines ...*ci
 		cancel()
 		w.stop()
 		if sent {
-			s.notifyStopping(ctx)
+			s.notify(context.WithoutCancel(ctx), systemd.Stopping)
 		}
 	}), nil
 }
 
-// notifyStopping reports to the service manager that the service ends.
-func (s Streams) notifyStopping(ctx context.Context) {
-	if _, err := systemd.Notify(context.WithoutCancel(ctx), systemd.Stopping); err != nil {
-		s.Notef("warning: %v\n", err)
+// notify sends states to the service manager, and reports whether there is one. It prints an error, because a server works without its manager too.
+func (s Streams) notify(ctx context.Context, states ...string) bool {
+	sent, err := systemd.Notify(ctx, states...)
+	if err != nil {
+		s.Notef("warning: %s\n", Printable(OneLine(err)))
 	}
+	return sent
 }
 
 // watched is the work of a watchdog.
