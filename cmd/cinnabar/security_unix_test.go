@@ -18,14 +18,15 @@ import (
 	"cinnabar/internal/tlstest"
 )
 
-// secured are the commands that listen or dial with an engine.
+// secured are the commands that listen or dial with an engine, or with the software device.
 var secured = []string{
+	"send", "recv", "rping", "pingpong",
 	"perf serve", "perf rate", "perf bw-read", "perf bw-write", "call", "ping", "query", "shutdown",
 	"top",
 	"mem serve", "mem alloc", "mem put", "mem get", "mem free", "mem stat",
 }
 
-// TestSecurityOptions checks that the commands with engines have the options of tokens and certificates, with help and completion, and the others have not.
+// TestSecurityOptions checks that these commands have the options of tokens and certificates, with help and completion, and the others have not.
 func TestSecurityOptions(t *testing.T) {
 	has := map[string]bool{}
 	for _, words := range secured {
@@ -122,5 +123,77 @@ func TestSecuredCommands(t *testing.T) {
 	locked.Interrupt()
 	if code := locked.ExitCode(); code != cli.ExitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestSecuredDevice runs the commands of the software device with right, wrong and missing options.
+// parity: A01 A03
+func TestSecuredDevice(t *testing.T) {
+	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
+	host := tlstest.Certificate{Name: "local", Hosts: []string{"127.0.0.1", "localhost"}}
+	dir, in := t.TempDir(), t.TempDir()
+	cert, key, roots := ca.Write(t, dir, ca.Issue(t, host))
+	_, _, strangers := other.Write(t, t.TempDir(), other.Issue(t, host))
+	tls := " --tls-cert " + cert + " --tls-key " + key + " --tls-ca " + roots
+	token, wrong := writeToken(t), writeToken(t)
+	file := clitest.WriteTemp(t, "file", []byte("a secret"))
+	both := " --token-file " + token + tls
+	recv := clitest.Start(t, strings.Fields("recv --overwrite --listen 0.0.0.0:0 --dir "+in+both)...)
+	port := recv.Stdout.Expect(`^waiting for files at \S+:(\d+), for directory`)[1]
+	to := "send " + file + " 127.0.0.1:" + port
+	for _, test := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{to + both, cli.ExitOK, ""},
+		{"send " + file + " localhost:" + port + both, cli.ExitOK, ""},
+		{to + both + " --no-immediates", cli.ExitOK, ""},
+		{to, cli.ExitFailure, "requires TLS"},
+		{to + " --token-file " + token, cli.ExitFailure, "requires TLS"},
+		{to + tls, cli.ExitFailure, "requires a token"},
+		{to + tls + " --token-file " + wrong, cli.ExitFailure, "tokens of the two processes differ"},
+		{to + " --token-file " + token + " --tls-ca " + roots, cli.ExitFailure, "certificate is missing or was refused"},
+		{to + " --token-file " + token + " --tls-ca " + strangers, cli.ExitFailure, "unknown authority"},
+		{to + both + " --tls-name other.example", cli.ExitFailure, "other.example"},
+		{to + both + " --device mlx5_9", cli.ExitUsage, "are for cinnabar0"},
+		{"recv --listen 127.0.0.1:0 --tls-ca " + roots, cli.ExitUsage, "needs a certificate"},
+	} {
+		clitest.WantRun(t, test.code, strings.Fields(test.args), test.text)
+	}
+	if got, err := os.ReadFile(filepath.Join(in, filepath.Base(file))); err != nil || string(got) != "a secret" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if err := os.WriteFile(roots, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(recv.Pid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	recv.Stderr.Expect("warning: the certificates were not reloaded")
+	ca.Write(t, dir, ca.Issue(t, host))
+	clitest.WantRun(t, cli.ExitOK, strings.Fields(to+both))
+	recv.Interrupt()
+	if code := recv.ExitCode(); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, recv.Stderr)
+	}
+
+	server := clitest.Start(t, strings.Fields("rping -s -P -d -a 127.0.0.1 -p 0"+both)...)
+	port = server.Stdout.Expect(`^listening on .*:(\d+)$`)[1]
+	ping := "rping -c -V -C 3 -a 127.0.0.1 -p " + port
+	clitest.WantRun(t, cli.ExitOK, strings.Fields(ping+both))
+	clitest.WantRun(t, cli.ExitFailure, strings.Fields(ping), "requires TLS")
+	clitest.WantRun(t, cli.ExitFailure, strings.Fields(ping+tls), "requires a token")
+	server.Interrupt()
+	if code := server.ExitCode(); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, server.Stderr)
+	}
+
+	exchange := clitest.FreePort(t)
+	server = clitest.Start(t, strings.Fields("pingpong -n 10 -p "+exchange+both)...)
+	server.Stdout.Expect("local address")
+	clitest.WantRun(t, cli.ExitOK, strings.Fields("pingpong -n 10 127.0.0.1 -p "+exchange+both))
+	if code := server.ExitCode(); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, server.Stderr)
 	}
 }

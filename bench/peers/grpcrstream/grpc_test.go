@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"cinnabar/identity"
+	"cinnabar/internal/tlstest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rdmacore"
@@ -70,6 +72,12 @@ type rig struct {
 func start(t testing.TB) *rig {
 	t.Helper()
 	dev, at := openDevice(t)
+	return startOn(t, dev, at)
+}
+
+// startOn is start on a device.
+func startOn(t testing.TB, dev *verbs.Device, at netip.AddrPort) *rig {
+	t.Helper()
 	r := &rig{served: make(chan error, 1), inside: make(chan struct{}, 1), left: make(chan error, 1), let: make(chan struct{}), shut: make(chan struct{})}
 	r.srv = newServer(r.wait)
 	r.listen(t, dev, at)
@@ -138,6 +146,33 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
 		t.Errorf("got %v, want %v: %v", got, want, err)
+	}
+}
+
+// TestTLS makes calls over a software device with TLS and a token. gRPC itself has no encryption then, and needs none.
+func TestTLS(t *testing.T) {
+	local, tok := tlstest.NewCA(t).Local(t), identity.NewToken()
+	dev, err := iwarp.Open(iwarp.Config{TLS: local, Token: tok})
+	must(t, err)
+	t.Cleanup(func() { must(t, dev.Close()) })
+	r := startOn(t, dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	for _, size := range []int{0, 1, 70_000, 3 << 20} {
+		data := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
+		got, err := r.echo(limit(t), data)
+		must(t, err)
+		if !bytes.Equal(got, data) {
+			t.Errorf("%d bytes: other bytes came back", size)
+		}
+	}
+	stream, err := r.client.NewStream(limit(t), &countStream, countMethod)
+	must(t, err)
+	must(t, errors.Join(stream.SendMsg(wrapperspb.Int32(100)), stream.CloseSend()))
+	for i := range int32(100) {
+		var n wrapperspb.Int32Value
+		must(t, stream.RecvMsg(&n))
+		if n.Value != i {
+			t.Fatalf("%d came in the place of %d", n.Value, i)
+		}
 	}
 }
 

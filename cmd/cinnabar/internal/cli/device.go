@@ -27,7 +27,7 @@ func Devices(ctx context.Context) []Device {
 	list := []Device{{
 		Name: SoftwareDevice,
 		Open: func() (*verbs.Device, error) {
-			return iwarp.Open(iwarp.Config{Name: SoftwareDevice, NoLocalCRC: true, Logger: LoggerOf(ctx)})
+			return iwarp.Open(softwareConfig(ctx))
 		},
 	}}
 	found, _ := rdmacore.Devices() // the error is dropped, because opening a device by name returns it
@@ -35,6 +35,11 @@ func Devices(ctx context.Context) []Device {
 		list = append(list, Device{Name: d.Name, Open: func() (*verbs.Device, error) { return rdmacore.Open(d.Name) }})
 	}
 	return list
+}
+
+// softwareConfig returns the configuration of the software device.
+func softwareConfig(ctx context.Context) iwarp.Config {
+	return iwarp.Config{Name: SoftwareDevice, NoLocalCRC: true, Logger: LoggerOf(ctx)}
 }
 
 // ChooseDevices returns the device of that name, or all if name is empty.

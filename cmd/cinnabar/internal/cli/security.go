@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -14,6 +15,8 @@ import (
 
 	"cinnabar"
 	"cinnabar/identity"
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
 )
 
 // Security has the options by which a command and its peers authenticate each other: --token-file and those of TLS.
@@ -35,6 +38,63 @@ func (o *Security) Register(f *pflag.FlagSet, s Streams) {
 	f.StringVar(&o.files.Key, "tls-key", "", "file with the private key of --tls-cert in PEM")
 	f.StringVar(&o.files.Authorities, "tls-ca", "", "file with the authorities of the peers' certificates in PEM; a server then requires certificates (default those of the system)")
 	f.StringVar(&o.files.ServerName, "tls-name", "", "name in the certificate of the server (default the host in ADDRESS)")
+}
+
+// RegisterDevice adds the options to a command that opens an RDMA device for itself. TLS is in use if one of the options of TLS is given.
+func (o *Security) RegisterDevice(f *pflag.FlagSet, s Streams) {
+	o.Register(f, s)
+	f.Lookup("token-file").Usage = "file with the token that both ends prove to each other over the software device, see cinnabar token new (default none)"
+	f.Lookup("tls-cert").Usage = "file with the certificate of this process in PEM. Each --tls option turns TLS on, which both ends need"
+	f.Lookup("tls-name").Usage = "name in the certificate of the server (default the server's host name or address as given)"
+}
+
+// Reload has the certificates of a server read again at each SIGHUP.
+func (o *Security) Reload() { o.reloads = true }
+
+// OpenDevice opens the RDMA device of that name, or the software device if name is empty. The software device gets the token and the TLS
+// configuration of the options, and other settings by edit, unless that is nil. host is the server that a client dials, as the user has
+// named it, and empty for a server. The caller calls stop after it has closed the device.
+func (o *Security) OpenDevice(ctx context.Context, name, host string, edit func(*iwarp.Config)) (dev *verbs.Device, stop func(), err error) {
+	stop = func() {}
+	overTLS := o.files != (identity.Files{})
+	if name != "" && name != SoftwareDevice {
+		if o.token != "" || overTLS {
+			return nil, nil, Usagef("--token-file and the --tls options are for %s, not for --device %s", SoftwareDevice, name)
+		}
+		dev, err = OpenDevice(ctx, name)
+		return dev, stop, err
+	}
+	cfg := softwareConfig(ctx)
+	if edit != nil {
+		edit(&cfg)
+	}
+	if o.token != "" {
+		if cfg.Token, err = identity.ReadToken(o.token); err != nil {
+			return nil, nil, err
+		}
+	}
+	if overTLS {
+		files := o.files
+		if _, err := netip.ParseAddr(host); files.ServerName == "" && host != "" && err != nil {
+			files.ServerName = host // because the device sees its address alone
+		}
+		certs, err := identity.LoadCertificates(files)
+		if err != nil {
+			return nil, nil, err
+		}
+		if host == "" && files.Certificate == "" {
+			return nil, nil, Usagef("a server with TLS needs a certificate: give --tls-cert and --tls-key")
+		}
+		cfg.TLS, cfg.DialTLS = certs.Config(), certs.Dial
+		if o.reloads {
+			stop = onHangup(func() { o.reload(LoggerOf(ctx), certs) })
+		}
+	}
+	if dev, err = iwarp.Open(cfg); err != nil {
+		stop()
+		return nil, nil, fmt.Errorf("open device %s: %w", SoftwareDevice, err)
+	}
+	return dev, stop, nil
 }
 
 // OverTLS reports whether an engine at address needs a TLS configuration.

@@ -32,14 +32,18 @@ type options struct {
 	json         bool
 	device       string
 	socket       *net.TCPListener // that systemd has opened for recv; nil: none
-	noImmediates bool             // a device that lacks write with immediate, for tests and comparisons
+	security     cli.Security
+	host         string // the receiver as the user has named it; empty for a receiver
+	stop         func() // set by openDevice
+	noImmediates bool   // a device that lacks write with immediate, for tests and comparisons
 }
 
 // register adds the options to a command.
-func (o *options) register(f *pflag.FlagSet) {
+func (o *options) register(f *pflag.FlagSet, s cli.Streams) {
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end a transfer after this time without progress")
 	cli.JSONFlag(f, &o.json)
 	cli.DeviceFlag(f, &o.device)
+	o.security.RegisterDevice(f, s)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
 	if err := f.MarkHidden("no-immediates"); err != nil {
 		panic(err) // the flag was added above
@@ -57,16 +61,14 @@ func (o *options) check() error {
 	return nil
 }
 
-// cli.OpenDevice opens the device that the options ask for.
-func (o *options) openDevice(ctx context.Context) (*verbs.Device, error) {
-	if !o.noImmediates && o.socket == nil {
-		return cli.OpenDevice(ctx, o.device)
+// openDevice opens the device that the options ask for. The caller calls stop after it has closed the device.
+func (o *options) openDevice(ctx context.Context) (dev *verbs.Device, err error) {
+	name := o.device
+	if o.noImmediates || o.socket != nil {
+		name = cli.SoftwareDevice
 	}
-	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: o.noImmediates, NoLocalCRC: true, Logger: cli.LoggerOf(ctx), Listener: o.socket})
-	if err != nil {
-		return nil, fmt.Errorf("open device %s: %w", cli.SoftwareDevice, err)
-	}
-	return d, nil
+	dev, o.stop, err = o.security.OpenDevice(ctx, name, o.host, func(cfg *iwarp.Config) { cfg.NoImmediates, cfg.Listener = o.noImmediates, o.socket })
+	return dev, err
 }
 
 // hostPort reads HOST, HOST:PORT, :PORT, ADDR6, [ADDR6] or [ADDR6]:PORT; a port

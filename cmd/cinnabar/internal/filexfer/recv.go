@@ -50,11 +50,13 @@ name, say, are printed and do not count.
 With --digest it takes only files that are compared by that digest. It then refuses
 programs that use the basic protocol, which has no digest, unless --digest is none.
 
-Senders are not authenticated, and their data is not encrypted. So recv
+Senders are not authenticated, and their data is not encrypted, unless both ends
+have --token-file, the --tls options, or both. So recv
 listens on this machine's loopback address unless --listen names another one, takes
 no names that begin with a dot, and drops execute bits. 0.0.0.0 stands for every
-IPv4 address, [::] for every address: choose one that is reachable only from hosts
-with users that may write into the directory.
+IPv4 address, [::] for every address: without these options choose one that is
+reachable only from hosts with users that may write into the directory. The
+certificates are read again at SIGHUP.
 
 A directory of send --recursive gets its name when it is complete. With --overwrite
 it goes into one that is there, and replaces the files of the same names.
@@ -85,7 +87,8 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
 	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
 	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
-	o.register(f)
+	o.register(f, s)
+	o.security.Reload()
 	return cmd
 }
 
@@ -143,7 +146,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()); o.stop() }()
 	l, err := listenAny(dev, addrs)
 	if err != nil && o.device != "" && o.device != cli.SoftwareDevice && addrs[0].Addr().IsLoopback() {
 		err = fmt.Errorf("%w; device %s has no loopback address, so --listen must name one of its own", err, o.device)

@@ -78,7 +78,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
 	o.registerTrees(f)
-	o.register(f)
+	o.register(f, s)
 	return cmd
 }
 
@@ -114,7 +114,7 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 	if err := o.checkFiles(o.files); err != nil {
 		return err
 	}
-	o.peers, err = peerAddrs(ctx, args[len(args)-1])
+	o.host, o.peers, err = peerAddrs(ctx, args[len(args)-1])
 	return err
 }
 
@@ -142,20 +142,20 @@ func (o *sendOptions) checkFiles(paths []string) error {
 	return nil
 }
 
-// peerAddrs are the addresses of HOST[:PORT], IPv4 first.
-func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
+// peerAddrs returns the host of HOST[:PORT] and its addresses, IPv4 first.
+func peerAddrs(ctx context.Context, text string) (string, []netip.AddrPort, error) {
 	host, port, err := hostPort(text)
 	if err == nil && host == "" {
 		err = fmt.Errorf("address %q: no host", text)
 	}
 	if err != nil {
-		return nil, cli.Usagef("%w; the last argument is the receiver", err)
+		return "", nil, cli.Usagef("%w; the last argument is the receiver", err)
 	}
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+		return "", nil, fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
 	}
-	return ipv4First(addrs), nil
+	return host, ipv4First(addrs), nil
 }
 
 // runSend sends the files in order, each over a connection of its own.
@@ -167,7 +167,7 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()); o.stop() }()
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}

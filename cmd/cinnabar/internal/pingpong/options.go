@@ -17,15 +17,18 @@ import (
 // options are the options of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong
 // and ibv_ud_pingpong.
 type options struct {
-	host    string // the server, "" on the server itself
-	port    uint16 // -p: of the exchange over TCP
-	device  string // -d
-	ibPort  int    // -i
-	size    int    // -s, bytes
-	rxDepth int    // -r
-	iters   int    // -n
-	events  bool   // -e
-	check   bool   // -c
+	host   string // the server, "" on the server itself
+	port   uint16 // -p: of the exchange over TCP
+	device string // -d
+
+	security cli.Security
+
+	ibPort  int  // -i
+	size    int  // -s, bytes
+	rxDepth int  // -r
+	iters   int  // -n
+	events  bool // -e
+	check   bool // -c
 
 	json    bool
 	results io.Writer    // of --json; nil without it
@@ -84,7 +87,8 @@ it is that of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong,
 which may be the other side.
 
 A server listens on every address of this machine, as those programs do, until its one
-client has come.`,
+client has come. --token-file and the --tls options protect the connection of the data;
+the exchange carries nothing but addresses and settings.`,
 		Example: "  cinnabar pingpong &\n  cinnabar pingpong localhost\n  cinnabar pingpong -d mlx5_0 --transport ud -s 1024 server",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,6 +109,7 @@ client has come.`,
 		},
 	}
 	o.addFlags(cmd.Flags(), &transport)
+	o.security.RegisterDevice(cmd.Flags(), s)
 	return cmd
 }
 

@@ -36,11 +36,11 @@ func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 	if o.json {
 		o.results, s.Out = s.Out, io.Discard
 	}
-	dev, err := cli.OpenDevice(ctx, o.device)
+	dev, stop, err := o.security.OpenDevice(ctx, o.device, o.host, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()); stop() }()
 	if err := o.fits(dev); err != nil {
 		return err
 	}

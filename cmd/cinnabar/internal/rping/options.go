@@ -25,6 +25,7 @@ type options struct {
 	count          int32  // -C; 0 is for ever
 	size           int    // -S, bytes
 	device         string // --device
+	security       cli.Security
 	json           bool
 	idle           time.Duration // how long the peer may stay silent
 
@@ -42,7 +43,8 @@ func New(s cli.Streams) *cobra.Command {
 rdma-core's rping in both roles. Server and client need the same -S.
 
 Without -a a server listens on every IPv4 address of this machine, as the C program does,
-and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
+and serves any host that reaches it. -a 127.0.0.1 keeps other machines out, and
+--token-file or certificates admit only those clients that have them.`,
 		Example: "  cinnabar rping -s -v &\n  cinnabar rping -c -a 127.0.0.1 -V -C 10",
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,6 +68,7 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
 	f.IntVarP(&o.size, "size", "S", defaultSize, fmt.Sprintf("bytes of ping data, %d to %d", minSize, maxSize))
 	cli.DeviceFlag(f, &o.device)
+	o.security.RegisterDevice(f, s)
 	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
 	return cmd

@@ -29,11 +29,17 @@ const (
 
 // run carries out rping.
 func run(ctx context.Context, o *options, s cli.Streams) (err error) {
-	dev, err := cli.OpenDevice(ctx, o.device)
+	server := ""
+	if o.client {
+		server = o.host
+	} else {
+		o.security.Reload()
+	}
+	dev, stop, err := o.security.OpenDevice(ctx, o.device, server, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()); stop() }()
 	if o.client {
 		return runClient(ctx, dev, o, s)
 	}
