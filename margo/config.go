@@ -27,7 +27,8 @@ type Config struct {
 	// AllowQuery makes [Listen] serve [Query] and [QueryState]: any peer that asks gets a [Description] of the engine, and its state.
 	AllowQuery bool
 
-	document *conf.Config // the parsed document; nil: Margo's defaults
+	document   *conf.Config // the parsed document; nil: Margo's defaults
+	monitoring *monitoring  // that the environment has enabled; nil: none
 }
 
 // ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config returns. It accepts each key
@@ -60,17 +61,30 @@ const (
 // ConfigFromEnv is [ParseConfig], with the variables of the environment that Margo, Mercury, Argobots and libfabric read in C. It is
 // the only function of this module that reads them. An empty margoJSON stands for "{}".
 //
-//	MARGO_LOG_LEVEL          Log.Margo
-//	HG_LOG_LEVEL             Log.Mercury, if mercury.log_level of the document is absent or Margo's default, "warning"
-//	HG_LOG_SUBSYS            Log.Subsystems, if mercury.log_subsys of the document is absent or Margo's default, "hg,na"
-//	FI_TCP_IFACE             Interface, if the document has none
-//	ABT_MEM_MAX_NUM_STACKS   the key abt_mem_max_num_stacks, which has no effect
-//	ABT_THREAD_STACKSIZE     the key abt_thread_stacksize, which has no effect
+//	MARGO_LOG_LEVEL                       Log.Margo
+//	HG_LOG_LEVEL                          Log.Mercury, if mercury.log_level of the document is absent or Margo's default, "warning"
+//	HG_LOG_SUBSYS                         Log.Subsystems, if mercury.log_subsys of the document is absent or Margo's default, "hg,na"
+//	FI_TCP_IFACE                          Interface, if the document has none
+//	ABT_MEM_MAX_NUM_STACKS                the key abt_mem_max_num_stacks, which has no effect
+//	ABT_THREAD_STACKSIZE                  the key abt_thread_stacksize, which has no effect
+//	MARGO_ENABLE_MONITORING               Monitor is a Statistics, and the engine writes files when it ends
+//	MARGO_MONITORING_FILENAME_PREFIX      the beginning of their names, "margo"; empty: no files
+//	MARGO_MONITORING_DISABLE_STATISTICS   no Statistics, and no file of them
+//	MARGO_MONITORING_DISABLE_TIME_SERIES  no file of time series
+//
+// The last four count with any value, as in C, and the keys of monitoring.config in the document precede them. An engine that [Listen]
+// or [Open] opens with this configuration, and with the Monitor that it has, writes PREFIX.HOST.PID.stats.json, as [Statistics.Dump]
+// does, and PREFIX.HOST.PID.series.json, with the requests, the bulk bytes and the lengths of pools in each second. Shutdown and Close
+// write them before they return. Several engines of one process write the same files, so the last one to end leaves its own, as in C.
 //
 // If MARGO_LOG_LEVEL or HG_LOG_LEVEL is set, Logger writes lines in Margo's format to standard error. An error names the variable that
 // has no level as its value.
 func ConfigFromEnv(margoJSON []byte) (*Config, error) {
-	return configFromEnv(margoJSON, os.Getenv)
+	c, err := configFromEnv(margoJSON, os.Getenv)
+	if err == nil {
+		c.enableMonitoring(os.LookupEnv)
+	}
+	return c, err
 }
 
 func configFromEnv(margoJSON []byte, getenv func(string) string) (*Config, error) {
@@ -118,6 +132,7 @@ func Listen(ctx context.Context, addr string, c *Config) (*cinnabar.Engine, erro
 			return c.Setup(e)
 		}
 	}
+	c.monitoring.install(&cfg)
 	e, err := cinnabar.Listen(ctx, addr, &cfg)
 	if err != nil {
 		return nil, err
@@ -131,7 +146,9 @@ func Open(ctx context.Context, protocol string, c *Config) (*cinnabar.Engine, er
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Open(ctx, protocol, &c.Config)
+	cfg := c.Config
+	c.monitoring.install(&cfg)
+	e, err := cinnabar.Open(ctx, protocol, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +168,7 @@ func (cfg *Config) Notes() []string {
 		return nil
 	}
 	notes := slices.Clone(cfg.document.Notes())
-	if cfg.document.Monitoring != nil && cfg.Monitor == nil {
+	if cfg.document.Monitoring != nil && cfg.Monitor == nil && cfg.monitoring == nil {
 		notes = append(notes, "monitoring has no effect: it is disabled, or of a monitor that Config.Monitor should be")
 	}
 	return notes

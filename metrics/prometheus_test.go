@@ -78,7 +78,7 @@ func startPrometheus(t *testing.T, target string, seen *scrapes) *server {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
 	must(t, os.WriteFile(config, []byte(fmt.Sprintf(`
-global: {scrape_interval: 250ms}
+global: {scrape_interval: 500ms}
 scrape_configs:
   - job_name: cinnabar
     static_configs: [{targets: [%q]}]
