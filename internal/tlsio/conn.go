@@ -152,11 +152,9 @@ func (c *Conn) TryWritev(bufs [][]byte) (int, error) {
 		if err := c.mem.flush(c.sock); err != nil {
 			return 0, err
 		}
-		n, err := c.encrypt(bufs)
-		if err != nil {
+		if err := c.encrypt(bufs); err != nil {
 			return 0, fmt.Errorf("TLS: %w", err)
 		}
-		c.accepted = n
 	}
 	if err := c.mem.flush(c.sock); err != nil {
 		return 0, err
@@ -170,9 +168,10 @@ func (c *Conn) TryWritev(bufs [][]byte) (int, error) {
 // read those of whole records. Only the writer may call Encrypted.
 func (c *Conn) Encrypted() int { return c.accepted }
 
-// encrypt encrypts up to pieceBytes bytes of bufs, in as few records as possible, and returns their number. It copies them first, because
-// they may be memory of a file that has become shorter, or that the program changes.
-func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {
+// encrypt encrypts up to pieceBytes bytes of bufs, in as few records as possible, and adds their number to accepted. It copies them first,
+// because they may be memory of a file that has become shorter, or that the program changes. A fault in that memory is a panic, after which
+// accepted is right, because the caller may write the rest of a message behind the records that were made before.
+func (c *Conn) encrypt(bufs [][]byte) error {
 	total := 0
 	for _, b := range bufs {
 		total += len(b)
@@ -181,25 +180,32 @@ func (c *Conn) encrypt(bufs [][]byte) (n int, err error) {
 	r, _ := records.Get().(*[recordBytes]byte)
 	fill := 0
 	for _, b := range bufs {
-		for len(b) > 0 && n+fill < pieceBytes {
+		for len(b) > 0 && c.accepted+fill < pieceBytes {
 			k := min(len(b), recordBytes-fill)
 			hostmem.CopyExposed(r[fill:fill+k], b[:k])
 			b = b[k:]
 			if fill += k; fill == recordBytes {
-				if _, err := c.tls.Write(r[:]); err != nil {
-					return n, err
+				if err := c.seal(r[:]); err != nil {
+					return err
 				}
-				n, fill = n+fill, 0
+				fill = 0
 			}
 		}
 	}
 	if fill > 0 {
-		if _, err := c.tls.Write(r[:fill]); err != nil {
-			return n, err
+		if err := c.seal(r[:fill]); err != nil {
+			return err
 		}
 	}
 	records.Put(r)
-	return n + fill, nil
+	return nil
+}
+
+// seal encrypts one record.
+func (c *Conn) seal(plain []byte) error {
+	n, err := c.tls.Write(plain)
+	c.accepted += n
+	return err
 }
 
 // CloseWrite sends a close_notify, as far as the socket takes it. It is safe for concurrent use, and later calls of TryWritev fail.

@@ -38,7 +38,7 @@ func Client(conn net.Conn, cfg *tls.Config, name string) (*Conn, error) {
 }
 
 // Server makes the handshake of a server on conn. cfg is a result of [Prepare]. A deadline of conn bounds the handshake. If work is not nil, Server calls it
-// before it computes, and calls the function that work returned before it waits for the network. Until the peer
+// before it computes, and calls the function that work returned before it waits for the network; if work returns nil, the handshake fails. Until the peer
 // has sent its first byte, Server holds no memory but that of crypto/tls.
 //
 // If the first byte of the peer belongs to no TLS handshake, Server returns an error that is ErrPlain, and a Conn that reads and writes

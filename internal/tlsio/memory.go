@@ -100,15 +100,22 @@ func (m *memory) readUnder(p []byte) (int, error) {
 	m.rest()
 	n, err := m.under.Read(p)
 	m.heard = m.heard || n > 0
-	m.work()
+	if err == nil && !m.work() {
+		return 0, errGivenUp
+	}
 	return n, err
 }
 
-// work is called when the handshake needs the processor, and rest when it does not.
-func (m *memory) work() {
+// errGivenUp is the error of a handshake that its owner has given up.
+var errGivenUp = errors.New("the connection was given up while its handshake waited for the processor")
+
+// work is called when the handshake needs the processor, and rest when it does not. work returns false if the handshake is given up.
+func (m *memory) work() bool {
 	if m.begin != nil && m.end == nil {
 		m.end = m.begin()
+		return m.end != nil
 	}
+	return true
 }
 
 func (m *memory) rest() {

@@ -209,7 +209,7 @@ func (l *listener) handshake(p *pending) {
 		r = &connRequest{dev: d, tc: s, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
 		if reply, unacceptable = r.judge(); unacceptable == nil {
 			d.pace.succeeded(p.host)
-			l.hosts.wait(p.host) // before the end of the handshake, so that the limits on handshakes hold for waiting requests
+			l.hosts.waitUnless(p.host, p.gone) // before the end of the handshake, so that the limits on handshakes hold for waiting requests
 		}
 	}
 	if !d.handshakes.end(p) {

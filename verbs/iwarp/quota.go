@@ -57,6 +57,7 @@ type pending struct {
 	began   time.Time
 	host    hostquota.Host
 	account *hostquota.Account
+	gone    chan struct{} // closed when the handshake has given way to another
 }
 
 // handshakes are the unfinished handshakes of a device's listeners, oldest first.
@@ -71,7 +72,7 @@ type handshakes struct {
 // newcomer returns the handshake of a connection that has just been accepted. It is not counted yet.
 func (d *device) newcomer(tc *net.TCPConn) *pending {
 	host := hostquota.HostOf(tcpAddr(tc.RemoteAddr()).Addr())
-	return &pending{tc: tc, began: time.Now(), host: host, account: d.book.Account(host)}
+	return &pending{tc: tc, began: time.Now(), host: host, account: d.book.Account(host), gone: make(chan struct{})}
 }
 
 // begin counts a new handshake. Where its host has used up its share, the host's own oldest handshake gives way; where
@@ -165,6 +166,7 @@ func (h *handshakes) end(p *pending) bool {
 func (d *device) dropHandshake(p *pending) {
 	d.trail.Record(audit.Evicted, "oldest unfinished handshake", p.host, slog.String("conn", p.tc.RemoteAddr().String()))
 	abort(p.tc)
+	close(p.gone)
 }
 
 // abort resets a connection, so that nothing of it stays in the kernel.

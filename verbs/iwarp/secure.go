@@ -302,7 +302,12 @@ func (l *listener) authenticate(p *pending, s *stream) (cause string, err error)
 	d := l.dev
 	if d.cfg.TLS != nil {
 		// Each step that takes the processor waits for the turn of its host.
-		s.tls, err = tlsio.Server(s.tcp, d.cfg.TLS, func() func() { l.hosts.wait(p.host); return func() {} })
+		s.tls, err = tlsio.Server(s.tcp, d.cfg.TLS, func() func() {
+			if !l.hosts.waitUnless(p.host, p.gone) {
+				return nil
+			}
+			return func() {}
+		})
 		if errors.Is(err, tlsio.ErrPlain) {
 			s.refuse(needsTLS, tokenproof.NeedsTLS())
 			return causePlain, fmt.Errorf("%w: %w", errPlainClient, err)
@@ -404,11 +409,20 @@ func (d *device) isSelf(addr netip.AddrPort) bool {
 	defer d.mu.Unlock()
 	host := addr.Addr().Unmap()
 	for _, at := range d.listening {
-		if at.Port() == addr.Port() && (at.Addr() == host || at.Addr().IsUnspecified() && (host.IsLoopback() || host.IsUnspecified() || slices.Contains(hostAddrs(), host))) {
+		if at.Port() == addr.Port() && (at.Addr() == host || takes(at.Addr(), host)) {
 			return true
 		}
 	}
 	return false
+}
+
+// takes reports whether a listener at a wildcard address takes connections to host. One at 0.0.0.0 does not take IPv6, so at such an address another
+// process may listen.
+func takes(wildcard, host netip.Addr) bool {
+	if !wildcard.IsUnspecified() || wildcard.Is4() && host.Is6() {
+		return false
+	}
+	return host.IsLoopback() || host.IsUnspecified() || slices.Contains(hostAddrs(), host.WithZone(""))
 }
 
 // listens notes the address of a listener, and listensNoMore removes it.

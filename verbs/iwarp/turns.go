@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"slices"
 	"sync"
 
 	"cinnabar/internal/hostquota"
@@ -24,8 +25,9 @@ type hostTurns struct {
 	running bool
 }
 
-// wait returns when it is the turn of this request of h, and soon if turn is closed.
-func (t *hostTurns) wait(h hostquota.Host) {
+// waitUnless waits for the turn of this request of h, and returns true then, and soon if turn is closed. It returns false if gone is closed before,
+// because a request that was given up would otherwise hold memory until its turn, and a host may give up requests faster than it has turns.
+func (t *hostTurns) waitUnless(h hostquota.Host, gone <-chan struct{}) bool {
 	mine := make(chan struct{})
 	t.mu.Lock()
 	t.addLocked(h, mine)
@@ -34,7 +36,29 @@ func (t *hostTurns) wait(h hostquota.Host) {
 		t.wg.Go(t.dispatch)
 	}
 	t.mu.Unlock()
-	<-mine
+	select {
+	case <-mine:
+		return true
+	case <-gone:
+		t.remove(h, mine)
+		return false
+	}
+}
+
+// remove removes a request of h, if it waits.
+func (t *hostTurns) remove(h hostquota.Host, mine chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.waiting[h]
+	i := slices.Index(q, mine)
+	switch {
+	case i < 0: // its turn has come meanwhile
+	case len(q) > 1:
+		t.waiting[h] = slices.Delete(q, i, i+1)
+	default:
+		delete(t.waiting, h)
+		t.order = slices.DeleteFunc(t.order, func(o hostquota.Host) bool { return o == h })
+	}
 }
 
 // +checklocks:t.mu

@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/netip"
@@ -8,10 +10,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlstest"
 	"cinnabar/verbs"
 )
 
@@ -56,6 +60,9 @@ func (t *hostTurns) next() chan struct{} {
 	defer t.mu.Unlock()
 	return t.nextLocked()
 }
+
+// wait waits for the turn of a request that is not given up.
+func (t *hostTurns) wait(h hostquota.Host) { t.waitUnless(h, nil) }
 
 // holdTurns keeps requests from having their turn until dispatch runs.
 func (t *hostTurns) holdTurns() {
@@ -138,6 +145,101 @@ func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
 	}
 	if err := errors.Join(l.Close(), dev.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestGivenUpRequestsLeaveTheTurns has one host make more handshakes than it may have while none has its turn, so that the oldest ones give way. These
+// must end then, because a host could otherwise make handshakes wait faster than they have turns, and fill the memory.
+func TestGivenUpRequestsLeaveTheTurns(t *testing.T) {
+	var request bytes.Buffer
+	if err := writeFrame(&request, mpa.Frame{Revision: mpa.Revision2, Enhanced: true, CRC: true, Setup: mpa.Setup{IRD: 16, ORD: 16}}); err != nil {
+		t.Fatal(err)
+	}
+	secure := tlstest.NewCA(t).Local(t)
+	for name, tt := range map[string]struct {
+		tls   *tls.Config
+		first []byte
+	}{"plain": {nil, request.Bytes()}, "TLS": {secure, hello(t, secure)}} {
+		t.Run(name, func(t *testing.T) {
+			dev, err := Open(Config{TLS: tt.tls, MaxConnections: 64})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := dev.Driver().(*device)
+			d.handshakes.leastStay = 0
+			dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := dl.(*listener)
+			turns := &l.hosts
+			turns.holdTurns()
+			const limit = time.Minute // only a defect reaches it
+			end := time.Now().Add(limit)
+			for n := range 24 {
+				tc, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(l.Addr()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tc.Close() }()
+				if _, err := tc.Write(tt.first); err != nil {
+					t.Fatal(err)
+				}
+				for {
+					waiting, evicted := turns.count(), int(dev.Stats()["audit_evicted"])
+					if waiting+evicted == n+1 && waiting == int(d.book.Used(hostquota.Handshakes)) {
+						break
+					}
+					if time.Now().After(end) {
+						t.Fatalf("of %d handshakes %d wait and %d have given way, with places for %d", n+1, waiting, evicted, d.book.Limit(hostquota.Handshakes))
+					}
+					runtime.Gosched()
+				}
+			}
+			if dev.Stats()["audit_evicted"] == 0 {
+				t.Error("no handshake has given way")
+			}
+			turns.wg.Go(turns.dispatch)
+			if err := errors.Join(l.Close(), dev.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// hello returns the first bytes of a client with TLS.
+func hello(t *testing.T, cfg *tls.Config) []byte {
+	t.Helper()
+	a, b := net.Pipe()
+	cfg = cfg.Clone()
+	cfg.ServerName, cfg.NextProtos = "127.0.0.1", []string{tlsProtocol}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = tls.Client(a, cfg).Handshake() }) // the end of the pipe ends it
+	buf := make([]byte, 16<<10)
+	n, err := b.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = a.Close(), b.Close()
+	wg.Wait()
+	return buf[:n]
+}
+
+// TestIsSelf checks which dials reach a listener of the device.
+func TestIsSelf(t *testing.T) {
+	for _, tt := range []struct {
+		listener, dialed string
+		want             bool
+	}{
+		{"127.0.0.1:7", "127.0.0.1:7", true}, {"127.0.0.1:7", "[::ffff:127.0.0.1]:7", true}, {"127.0.0.1:7", "127.0.0.1:8", false}, {"127.0.0.1:7", "127.0.0.2:7", false},
+		{"0.0.0.0:7", "127.0.0.2:7", true}, {"0.0.0.0:7", "0.0.0.0:7", true}, {"0.0.0.0:7", "192.0.2.1:7", false}, {"0.0.0.0:7", "[::1]:7", false}, {"0.0.0.0:7", "[::]:7", false},
+		{"[::]:7", "127.0.0.1:7", true}, {"[::]:7", "[::1]:7", true}, {"[::]:7", "[2001:db8::1]:7", false},
+	} {
+		var d device
+		d.listens(netip.MustParseAddrPort(tt.listener))
+		if got := d.isSelf(netip.MustParseAddrPort(tt.dialed)); got != tt.want {
+			t.Errorf("a dial of %s with a listener at %s: %v", tt.dialed, tt.listener, got)
+		}
 	}
 }
 
