@@ -190,22 +190,22 @@ func TestPipeIsNoList(t *testing.T) {
 
 // format returns the line of a rule.
 func (r *rule) format() string {
-	var who string
-	switch c := r.who; c.fact {
+	var peer string
+	switch c := r.peer; c.fact {
 	case factAny:
-		who = "any"
+		peer = "any"
 	case factSelf:
-		who = "self"
+		peer = "self"
 	case factToken:
-		who = "token"
+		peer = "token"
 	case factAddr:
-		who = "addr:" + c.prefix.String()
+		peer = "addr:" + c.prefix.String()
 	case factUID:
-		who = fmt.Sprintf("uid:%d", c.uid)
+		peer = fmt.Sprintf("uid:%d", c.uid)
 	case factSubject:
-		who = "subject:" + c.text
+		peer = "subject:" + c.text
 	case factName:
-		who = c.text
+		peer = c.text
 	}
 	rpc, provider := r.rpc, "*"
 	if r.prefix {
@@ -214,7 +214,7 @@ func (r *rule) format() string {
 	if !r.anyProvider {
 		provider = fmt.Sprint(r.provider)
 	}
-	return fmt.Sprintf("allow %q %q %s\n", who, rpc, provider)
+	return fmt.Sprintf("allow %q %q %s\n", peer, rpc, provider)
 }
 
 // FuzzParse checks that a list that is accepted means the same when its rules are written and read again, and that it opens no administrative RPC
