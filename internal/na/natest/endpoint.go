@@ -138,12 +138,14 @@ func (ep *Endpoint) Shutdown() {
 	ep.shut = true
 }
 
-// Close implements [na.Endpoint].
+// Close implements [na.Endpoint]. The responses that the network has taken arrive before the connections end, because TCP delivers the data of a
+// stream before its end.
 func (ep *Endpoint) Close(ctx context.Context) error {
 	n := ep.net
 	n.mu.Lock()
 	ep.closed = true
-	ended := n.endLocked(na.Closed, func(f *flight) bool { return f.ep == ep })
+	ended := n.arriveLocked(ep)
+	ended = append(ended, n.endLocked(na.Closed, func(f *flight) bool { return f.ep == ep })...)
 	ended = append(ended, n.killLocked(ep)...)
 	n.mu.Unlock()
 	finishAll(ended)

@@ -1,6 +1,8 @@
 package natest
 
 import (
+	"slices"
+
 	"cinnabar/internal/na"
 )
 
@@ -295,6 +297,24 @@ func (ep *Endpoint) deliver(h na.Handler, m *na.Message) {
 	default:
 		ep.running.Run(t)
 	}
+}
+
+// arriveLocked brings the responses that have left ep to their receivers.
+//
+// +checklocks:n.mu
+func (n *Network) arriveLocked(ep *Endpoint) (ended []ending) {
+	events := append(slices.Clone(n.queue), n.due)
+	slices.SortFunc(events, func(a, b event) int { return int(int64(a.seq - b.seq)) })
+	for _, e := range events {
+		f := e.f
+		if f == nil || f.ep != ep || f.over || f.start != e.start || !f.taken || f.kind != KindResponse || ep.links[f.peer] != f.link {
+			continue
+		}
+		peer := n.endpoints[f.peer]
+		peer.counts.Arrived++
+		ended = append(ended, n.receiveLocked(peer, f), n.landLocked(f, 0, nil))
+	}
+	return ended
 }
 
 // receiveLocked copies an expected message to the receive that waits for it at ep.

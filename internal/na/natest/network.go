@@ -92,6 +92,9 @@ type Network struct {
 	steps int
 	// +checklocks:mu
 	queue queue
+	// due is the event whose step the pump does, or did last.
+	// +checklocks:mu
+	due event
 	// +checklocks:mu
 	pumping bool
 	wake    chan struct{} // capacity 1: an earlier event has come
@@ -281,6 +284,7 @@ func (n *Network) pump() {
 			continue
 		}
 		e := heap.Pop(&n.queue).(event)
+		n.due = e
 		n.mu.Unlock()
 		n.step(e.f, e.start)
 	}
