@@ -182,7 +182,7 @@ func TestExitFilesWithout(t *testing.T) {
 // TestExitFilesFail: a folder that does not exist is a line in the log, and the engine ends. A link at the place of a file is replaced.
 func TestExitFilesFail(t *testing.T) {
 	var lines logtest.Buffer
-	c, dir := monitored(t, `{"monitoring":{"config":{"filename_prefix":"DIR/nosuch/exit"}}}`, nil)
+	c, _ := monitored(t, `{"monitoring":{"config":{"filename_prefix":"DIR/nosuch/exit"}}}`, nil)
 	c.Logger = logger(t, &lines, LogLevels{})
 	e, err := Open(t.Context(), "ofi+tcp://127.0.0.1", c)
 	must(t, err)
@@ -190,7 +190,7 @@ func TestExitFilesFail(t *testing.T) {
 	lines.Want(t, 0, "[error] the files of Margo's monitor are not written", "nosuch", "stats.json", "series.json")
 
 	// An engine of which the program's Setup fails ends as well, and so do its samples.
-	c, dir = monitored(t, `{}`, nil)
+	c, dir := monitored(t, `{}`, nil)
 	odd := errors.New("odd")
 	c.Setup = func(*cinnabar.Engine) error { return odd }
 	if _, err := Open(t.Context(), "ofi+tcp://127.0.0.1", c); !errors.Is(err, odd) {
