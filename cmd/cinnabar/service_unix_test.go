@@ -26,7 +26,7 @@ type manager struct {
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sd") // because the path of a socket is short
+	dir, err := os.MkdirTemp("", "sd") //nolint:usetesting // the folder of TempDir has a path that is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

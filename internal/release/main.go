@@ -16,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -244,15 +243,22 @@ func forPlatform(list []entry, p platform) []entry {
 
 // readDir returns the files of a directory that are units or manual pages, under another directory.
 func readDir(dir, under string) ([]entry, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	var list []entry
-	return list, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !slices.Contains([]string{".service", ".socket", ".1"}, filepath.Ext(path)) || d.IsDir() {
-			return err
+	for _, f := range files {
+		if !slices.Contains([]string{".service", ".socket", ".1"}, filepath.Ext(f.Name())) {
+			continue
 		}
-		data, err := os.ReadFile(path)
-		list = append(list, entry{name: under + "/" + d.Name(), data: data})
-		return err
-	})
+		data, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, entry{name: under + "/" + f.Name(), data: data})
+	}
+	return list, nil
 }
 
 // command runs a program and returns its output. The error has the text that the program printed.

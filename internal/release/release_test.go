@@ -150,6 +150,17 @@ func TestSums(t *testing.T) {
 	}
 }
 
+// TestReadDir reads the units of the repository.
+func TestReadDir(t *testing.T) {
+	list, err := readDir(filepath.Join("..", "..", "contrib", "systemd"), "lib/systemd/system")
+	if err != nil || len(list) != 5 || list[0].name != "lib/systemd/system/cinnabar-mem.service" || len(list[0].data) == 0 {
+		t.Errorf("%d units, %v", len(list), err)
+	}
+	if _, err := readDir("nosuch", "x"); err == nil {
+		t.Error("a directory that does not exist is read")
+	}
+}
+
 // TestForPlatform leaves out units outside of Linux.
 func TestForPlatform(t *testing.T) {
 	list := []entry{{name: "LICENSE"}, {name: "lib/systemd/system/a.service"}, {name: "share/man/man1/a.1"}}

@@ -106,7 +106,7 @@ func TestRecvDrains(t *testing.T) {
 // shortDir returns a folder with a path that is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sd")
+	dir, err := os.MkdirTemp("", "sd") //nolint:usetesting // the folder of TempDir has a path that is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,14 +113,16 @@ func FileName(cmd *cobra.Command) string { return name(cmd) + "." + section }
 // page is a manual page in the macros of man(7). All of it is ASCII.
 type page struct{ bytes.Buffer }
 
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.Buffer, format, args...) }
+
 // Page returns the manual page of a command.
 func Page(cmd *cobra.Command, date time.Time) []byte {
 	cmd.InitDefaultHelpFlag()
 	var p page
 	version, _, _ := strings.Cut(cmd.Root().Version, " ")
-	fmt.Fprintf(&p, ".TH %s %s %s %s %s\n", quoted(strings.ToUpper(name(cmd))), section, date.Format(time.DateOnly), quoted("cinnabar "+version), quoted("cinnabar manual"))
+	p.printf(".TH %s %s %s %s %s\n", quoted(strings.ToUpper(name(cmd))), section, date.Format(time.DateOnly), quoted("cinnabar "+version), quoted("cinnabar manual"))
 	p.heading("NAME")
-	fmt.Fprintf(&p, "%s \\- %s\n", escape(name(cmd)), escape(strings.TrimSuffix(cmd.Short, ".")))
+	p.printf("%s \\- %s\n", escape(name(cmd)), escape(strings.TrimSuffix(cmd.Short, ".")))
 	p.heading("SYNOPSIS")
 	p.synopsis(cmd)
 	p.heading("DESCRIPTION")
@@ -141,7 +143,7 @@ func Page(cmd *cobra.Command, date time.Time) []byte {
 	return p.Bytes()
 }
 
-func (p *page) heading(title string) { fmt.Fprintf(p, ".SH %s\n", title) }
+func (p *page) heading(title string) { p.printf(".SH %s\n", title) }
 
 // synopsis prints the usage of a command: its words in bold, its arguments as they are.
 func (p *page) synopsis(cmd *cobra.Command) {
@@ -149,7 +151,7 @@ func (p *page) synopsis(cmd *cobra.Command) {
 	if documented := documented(cmd); len(documented) > 0 && !strings.Contains(rest, "COMMAND") {
 		rest = " COMMAND"
 	}
-	fmt.Fprintf(p, ".B %s\n", escape(cmd.CommandPath()))
+	p.printf(".B %s\n", escape(cmd.CommandPath()))
 	if rest = strings.TrimSpace(rest); rest != "" {
 		p.wrap(rest)
 	}
@@ -229,7 +231,7 @@ func (p *page) commands(cmd *cobra.Command) {
 	}
 	p.heading("COMMANDS")
 	for _, c := range list {
-		fmt.Fprintf(p, ".TP\n.BR %s (%s)\n", escape(name(c)), section)
+		p.printf(".TP\n.BR %s (%s)\n", escape(name(c)), section)
 		p.wrap(c.Short)
 	}
 }
@@ -247,11 +249,11 @@ func (p *page) options(title string, flags *pflag.FlagSet) {
 		value, usage := pflag.UnquoteUsage(f)
 		p.WriteString(".TP\n")
 		if f.Shorthand != "" {
-			fmt.Fprintf(p, `\fB\-%s\fR, `, escape(f.Shorthand))
+			p.printf(`\fB\-%s\fR, `, escape(f.Shorthand))
 		}
-		fmt.Fprintf(p, `\fB\-\-%s\fR`, escape(f.Name))
+		p.printf(`\fB\-\-%s\fR`, escape(f.Name))
 		if value != "" {
-			fmt.Fprintf(p, ` \fI%s\fR`, escape(value))
+			p.printf(` \fI%s\fR`, escape(value))
 		}
 		p.WriteByte('\n')
 		p.wrap(usage + defaultText(f))
@@ -274,7 +276,7 @@ func defaultText(f *pflag.Flag) string {
 func (p *page) exitStatus(cmd *cobra.Command) {
 	p.heading("EXIT STATUS")
 	row := func(code, meaning string) {
-		fmt.Fprintf(p, ".TP\n.B %s\n", code)
+		p.printf(".TP\n.B %s\n", code)
 		p.wrap(meaning)
 	}
 	row(strconv.Itoa(cli.ExitOK), "The command did its work. A server that serves until it is interrupted has done so.")
@@ -305,7 +307,7 @@ func (p *page) seeAlso(cmd *cobra.Command) {
 		if i == len(names)-1 {
 			comma = ""
 		}
-		fmt.Fprintf(p, ".BR %s (%s)%s\n", escape(n), section, comma)
+		p.printf(".BR %s (%s)%s\n", escape(n), section, comma)
 	}
 }
 
