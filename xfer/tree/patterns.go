@@ -236,7 +236,7 @@ func matchBracket(pattern string, c byte) (length int, ok bool) {
 			}
 			i += 1 + n
 		}
-		ok = ok || low <= c && c <= high
+		ok = ok || c == low || low <= c && c <= high // as git: a range that descends has its first byte
 	}
 	return i + 1, ok != negated
 }

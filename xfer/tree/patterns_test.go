@@ -26,7 +26,7 @@ func TestPatterns(t *testing.T) {
 		{"abc/**", "abc", true, false}, {"abc/**", "abc/x", false, true}, {"abc/**", "abc/x/y", false, true},
 		{"*.o,!keep.o", "keep.o", false, false}, {"*.o,!keep.o", "a.o", false, true}, {"!keep.o,*.o", "keep.o", false, true},
 		{"#x", "#x", false, false}, {`\#x`, "#x", false, true}, {`\!x`, "!x", false, true}, {"x ", "x", false, true}, {`x\ `, "x ", false, true},
-		{"[a-c]x", "bx", false, true}, {"[!a-c]x", "bx", false, false}, {"[^a-c]x", "zx", false, true}, {"[]]", "]", false, true}, {"[", "[", false, false},
+		{"[a-c]x", "bx", false, true}, {"[!a-c]x", "bx", false, false}, {"[^a-c]x", "zx", false, true}, {"[]]", "]", false, true}, {"[c-a]", "c", false, true}, {"[c-a]", "b", false, false}, {"[", "[", false, false},
 		{"[[:digit:]]", "7", false, true}, {"[[:nothing:]]", "7", false, false}, {`[\]]`, "]", false, true}, {"a?c", "abc", false, true}, {"a?c", "a/c", false, false},
 		{`a\`, `a\`, false, false}, {"a*b*c", "aXbYbc", false, true}, {"*", "x", true, true}, {"/", "x", false, false}, {"", "x", false, false},
 		{"**", "a/b", false, true}, {"a**b", "axxb", false, true}, {"x/", "x/y", false, false},
