@@ -87,7 +87,7 @@ type Client struct {
 	wg     sync.WaitGroup
 	wanted chan struct{} // has an element if run should call the Resolver soon
 
-	targets map[target][]Address // of a Resolver that is recalling, at its last call; only run uses it
+	targets map[target][]Address // of an SRV, at its last call; only run uses it
 
 	// The functions of the network, which tests replace.
 	lookup func(addr string) (*cinnabar.Endpoint, error)
@@ -194,9 +194,15 @@ func (c *Client) want() {
 	}
 }
 
-// recalling is a Resolver whose answer depends on its answer before, as that of [SRV] does.
-type recalling interface {
-	resolve(ctx context.Context, last map[target][]Address) ([]Address, map[target][]Address, error)
+// asSRV returns r if it is an SRV itself. A type that embeds one may have a Resolve of its own, which must be called.
+func asSRV(r Resolver) (s SRV, ok bool) {
+	switch r := r.(type) {
+	case SRV:
+		return r, true
+	case *SRV:
+		return *r, true
+	}
+	return s, false
 }
 
 // resolve calls the Resolver, and replaces the servers by those that it returns.
@@ -205,8 +211,8 @@ func (c *Client) resolve() {
 	defer cancel()
 	var list []Address
 	var err error
-	if r, ok := c.cfg.Resolver.(recalling); ok {
-		list, c.targets, err = r.resolve(ctx, c.targets)
+	if s, ok := asSRV(c.cfg.Resolver); ok {
+		list, c.targets, err = s.resolve(ctx, c.targets)
 	} else {
 		list, err = c.cfg.Resolver.Resolve(ctx)
 	}

@@ -252,6 +252,27 @@ func TestSRVKeepsHosts(t *testing.T) {
 	want("2:5")
 }
 
+// filter is a Resolver that embeds an SRV and has a Resolve of its own.
+type filter struct{ SRV }
+
+func (filter) Resolve(ctx context.Context) ([]Address, error) {
+	return StaticAddrs("chosen").Resolve(ctx)
+}
+
+// TestResolverAroundSRV checks that a Client calls the Resolve of a type that embeds an SRV.
+func TestResolverAroundSRV(t *testing.T) {
+	c, err := newClient(&Config{Resolver: filter{SRV{"ofi+tcp", "store", "example.test", dnstest.Start(t).Resolver()}}})
+	must(t, err)
+	c.lookup = func(string) (*cinnabar.Endpoint, error) { return nil, codes.InvalidArg } // so that the servers are only listed
+	t.Cleanup(func() { must(t, c.Close()) })
+	c.resolve()
+	list, err := c.Servers()
+	must(t, err)
+	if len(list) != 1 || list[0].Addr != "chosen" {
+		t.Errorf("the servers are %+v", list)
+	}
+}
+
 // TestFollowDNS calls the servers that a name stands for, after it has changed.
 func TestFollowDNS(t *testing.T) {
 	s := dnstest.Start(t)
