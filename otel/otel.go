@@ -6,7 +6,7 @@
 //	engine, err := cinnabar.Listen(ctx, "ofi+tcp://", cfg)
 //
 // Each call gets a span of kind client, a child of the span in the context of the call. Each handler gets a span of kind server, and its context has
-// the span, so that the calls that it makes with the context belong to the same trace.
+// the span, so that the calls that it makes with the context belong to the same trace. A stream of package native is one call; its elements have no spans.
 //
 // # Propagation
 //
@@ -102,8 +102,15 @@ func Install(cfg *cinnabar.Config, c *Config) {
 	}
 }
 
+// carriers are the RPCs by which package native moves the elements of streams and cancels calls. They have no spans, because the stream or the call
+// has one, and a stream has any number of messages, each of which would begin a trace at the server.
+var carriers = map[string]bool{"__native_stream__": true, "__native_cancel__": true}
+
 // intercept is the [cinnabar.Interceptor].
 func (t *tracer) intercept(ctx context.Context, c *cinnabar.CallInfo, next func(context.Context) error) error {
+	if carriers[c.RPC] {
+		return next(ctx)
+	}
 	var span trace.Span
 	if c.Server {
 		ctx, span = t.serve(ctx, c)
@@ -243,10 +250,11 @@ type monitor struct {
 // Event implements [stats.Monitor].
 func (m *monitor) Event(ctx context.Context, ev stats.Event) {
 	if ev.End && (ev.Kind == stats.EventCall || ev.Kind == stats.EventTransfer) && trace.SpanFromContext(ctx).IsRecording() {
-		if ev.Kind == stats.EventCall {
-			steps(trace.SpanFromContext(ctx), &ev.Times)
-		} else {
+		switch {
+		case ev.Kind == stats.EventTransfer:
 			m.transfer(ctx, &ev)
+		case !carriers[ev.Info.RPC]: // those have the span of the program
+			steps(trace.SpanFromContext(ctx), &ev.Times)
 		}
 	}
 	if m.next != nil {

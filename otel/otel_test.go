@@ -408,3 +408,61 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
+
+// TestStream: a stream has a span on each side, and so has a call that is cancelled. The messages that carry elements and cancels have none.
+func TestStream(t *testing.T) {
+	mem := newExporter()
+	c := &Config{Provider: mem.provider, Details: true}
+	server, client := engine(t, c), engine(t, c)
+	count, hold := native.NewStream[struct{}, int32]("count"), native.New[int32, int32]("hold")
+	must(t, count.Handle(server, func(ctx context.Context, s *native.ServerStream[struct{}, int32]) error {
+		for n := range int32(3000) {
+			if err := s.Send(ctx, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	entered := make(chan struct{})
+	must(t, hold.Handle(server, func(ctx context.Context, _ int32) (int32, error) {
+		close(entered)
+		<-ctx.Done() // the cancel of the client
+		return 0, ctx.Err()
+	}))
+	ep := reach(t, client, server)
+	ctx, root := mem.provider.Tracer("test").Start(t.Context(), "root")
+	s, err := count.Open(ctx, ep)
+	must(t, err)
+	elements := 0
+	for _, err := range s.Receive(ctx) {
+		must(t, err)
+		elements++
+	}
+	must(t, s.Wait(ctx))
+	limited, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := hold.Call(limited, ep, 1)
+		ended <- err
+	}()
+	<-entered
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call ends with %v", err)
+	}
+	root.End()
+	drain(t, client, server)
+	for _, name := range []string{"count", "hold"} {
+		for _, kind := range []trace.SpanKind{trace.SpanKindClient, trace.SpanKindServer} {
+			if got := mem.span(t, kind, name).SpanContext.TraceID(); got != root.SpanContext().TraceID() {
+				t.Errorf("%s %s has the trace %v", kind, name, got)
+			}
+		}
+	}
+	if n := len(mem.GetSpans()); elements != 3000 || n != 5 {
+		t.Errorf("%d elements and one call have %d spans, want 5", elements, n)
+	}
+	if events := mem.span(t, trace.SpanKindInternal, "root").Events; len(events) != 0 {
+		t.Errorf("the caller's span has %d events", len(events))
+	}
+}

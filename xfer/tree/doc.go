@@ -31,7 +31,8 @@
 // with its reason, and nothing of the tree is stored then. Links are never followed: a symbolic link crosses as text. All entries get
 // their names after the digest of all bytes has been compared. A tree that the receiver did not have appears by one rename, and so whole or
 // not at all, but for the modes and times of its directories, which are set last. With DirOptions.Overwrite a tree goes into one that is there, entry by entry, each of them whole; entries that the sender
-// does not have stay. A failed transfer leaves nothing, and that of a killed receiver is removed later (see [OpenDir]).
+// does not have stay. A failed transfer leaves nothing, and that of a killed receiver is removed later (see [OpenDir]). There is one exception: when a
+// tree goes into one that is there, an error of the disk may come between the names of two entries. The error then says that those before are stored.
 //
 // A manifest is input of a stranger. Its parser bounds the entries, the depth, the length of paths, and the memory of all manifests of one Dir at once.
 //

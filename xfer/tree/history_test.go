@@ -143,3 +143,39 @@ func TestMergeIgnoresLinks(t *testing.T) {
 	_, err = d.Open("link/", xfer.Meta{}, 100)
 	wantError(t, err, xfer.CodeExists, "is no directory")
 }
+
+// An error between the names of two entries, while a tree goes into one that is there, says that those before are stored, if there are some.
+func TestErrorWithinMerge(t *testing.T) {
+	for _, lost := range []string{"a", "b"} {
+		opt := all
+		opt.Overwrite = true
+		d, to := openDir(t, opt)
+		files := func(data string) xfer.Source {
+			return tree(t, fstest.MapFS{"a": {Data: []byte(data)}, "b": {Data: []byte(data)}}).Source()
+		}
+		check(t, store(d.Open, files("old"), 100))
+		src := files("new")
+		f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+		check(t, fill(f, src, 100, src.Size))
+		check(t, os.Remove(filepath.Join(to, f.(*claimed).s.temp, stagedName, lost)))
+		err := f.Commit()
+		wantError(t, err, xfer.CodeStorage, `cannot name "`+lost+`"`)
+		check(t, f.Discard())
+		want := map[string]string{"a": "old", "b": "old"}
+		if lost == "b" {
+			want["a"] = "new"
+			wantError(t, err, xfer.CodeStorage, "the entries before it are stored")
+		} else if strings.Contains(err.Error(), "stored") {
+			t.Errorf("got %q, and nothing was stored", err)
+		}
+		for name, data := range want {
+			if got := string(must(os.ReadFile(filepath.Join(to, "photos", name)))(t)); got != data {
+				t.Errorf("without %s: %s has %q, want %q", lost, name, got, data)
+			}
+		}
+		if n := len(must(os.ReadDir(to))(t)); n != 1 {
+			t.Errorf("%d names are in the directory", n)
+		}
+		wantReleased(t, d)
+	}
+}

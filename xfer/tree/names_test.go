@@ -150,6 +150,37 @@ func TestManifestMemory(t *testing.T) {
 	wantReleased(t, d)
 }
 
+// The memory of the manifest is bounded for every sink, because targets of links have up to 4,095 bytes each.
+func TestReceiveMemory(t *testing.T) {
+	m := &Manifest{Entries: []Entry{{Kind: Directory}}}
+	for i := range 100 {
+		m.Entries = append(m.Entries, Entry{Name: fmt.Sprintf("%02d", i), Kind: Symlink, Depth: 1, Target: strings.Repeat("x", maxTarget)})
+	}
+	b := appendManifest(nil, m)
+	for _, memory := range []int64{100 * maxTarget, 100*(entryCost+2+maxTarget) + entryCost} {
+		sink := &noSink{}
+		f := must(Receive(sink, int64(len(b)), Limits{Memory: memory}))(t)
+		_, err := f.WriteAt(b, 0)
+		if memory == 100*maxTarget {
+			wantError(t, err, xfer.CodeTooLarge, "Limits.Memory")
+		} else {
+			check(t, err)
+		}
+		if begun := err == nil; sink.begun != begun {
+			t.Errorf("with %d bytes Begin was called: %v", memory, sink.begun)
+		}
+		check(t, f.Discard())
+	}
+}
+
+// noSink stores nothing.
+type noSink struct{ begun bool }
+
+func (s *noSink) Begin(*Manifest) error        { s.begun = true; return nil }
+func (*noSink) Write(int, []byte, int64) error { return nil }
+func (*noSink) Commit() error                  { return nil }
+func (*noSink) Discard() error                 { return nil }
+
 // wantReleased checks that a directory holds no memory and no name of a tree.
 func wantReleased(t *testing.T, d *Dir) {
 	t.Helper()

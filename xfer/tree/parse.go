@@ -18,8 +18,8 @@ type Limits struct {
 	Entries int // entries of one tree, and parts of its sparse files; default 524,288
 	Depth   int // directories below one another; default 128
 	Path    int // bytes of a path below the tree's root; default 4,000
-	// Memory bounds the memory of all manifests that a Dir has at once, in bytes; default 256 MiB. An entry counts as 320 bytes,
-	// a part of a sparse file as 40, and the bytes of names and targets count too.
+	// Memory bounds the memory of all manifests that a Dir has at once, and that of the one manifest of Receive, in bytes; default
+	// 256 MiB. An entry counts as 320 bytes, a part of a sparse file as 40, and the bytes of names and targets count too.
 	Memory int64
 }
 

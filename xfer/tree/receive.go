@@ -23,7 +23,15 @@ type Sink interface {
 // Receive returns the file of a transfer that stores a tree in a sink, for the Open function of an xfer.Receiver. size is the size that the
 // sender has announced.
 func Receive(sink Sink, size int64, l Limits) (xfer.File, error) {
-	return newIncoming(sink, size, newParser(l, nil))
+	l = l.filled()
+	left := l.Memory
+	take := func(cost int64) error {
+		if left -= cost; left < 0 {
+			return failf(xfer.CodeTooLarge, "the manifest needs more than %d bytes, the limit of this receiver; send parts of the tree, or raise Limits.Memory", l.Memory)
+		}
+		return nil
+	}
+	return newIncoming(sink, size, newParser(l, take))
 }
 
 // incoming is a tree that is received: first its manifest, then its data.

@@ -275,14 +275,14 @@ func (s *storing) Commit() error {
 		return err
 	}
 	whole, err := s.move()
-	if err == nil {
-		err = s.dress()
+	if err != nil {
+		return err
 	}
-	if err == nil {
+	if err = s.dress(); err == nil {
 		err = s.settle()
 	}
 	if err != nil {
-		if whole && s.dir.root.Rename(s.name, s.staged(0)) != nil {
+		if !whole || s.dir.root.Rename(s.name, s.staged(0)) != nil {
 			err = fmt.Errorf("%w; the tree stands under its name", err)
 		}
 		return err
@@ -309,10 +309,11 @@ func (s *storing) move() (whole bool, err error) {
 	if _, err := s.dir.target(s.name); err != nil { // another program may have made one meanwhile
 		return false, err
 	}
+	stored := 0
 	err = s.meet(func(i int, at string, old fs.FileInfo) error {
 		switch {
 		case old != nil && (s.m.Entries[i].Kind == Directory) != old.IsDir():
-			return failf(xfer.CodeExists, "%s has become %s at the receiver meanwhile; the entries before it are stored", quote(s.m.Path(i)), kindOf(old))
+			return failf(xfer.CodeExists, "%s has become %s at the receiver meanwhile", quote(s.m.Path(i)), kindOf(old))
 		case old != nil && old.IsDir():
 			return nil
 		}
@@ -320,8 +321,12 @@ func (s *storing) move() (whole bool, err error) {
 			return storageFailure("name", s.m.Path(i), err)
 		}
 		whole = i == 0
+		stored++
 		return nil
 	})
+	if err != nil && stored > 0 {
+		err = fmt.Errorf("%w; the entries before it are stored", err)
+	}
 	return whole, err
 }
 
