@@ -64,7 +64,7 @@ func TestCompletionOfValues(t *testing.T) {
 		"pingpong --mtu ":              {"256 512 1024 2048 4096", none},
 		"perf serve --log-level ":      {"trace debug info warning error critical", none},
 		"ping --device ":               {"software " + cli.SoftwareDevice, none},
-		"recv --device ":               {"software " + cli.SoftwareDevice, none},
+		"recv --device ":               {cli.SoftwareDevice, none},
 		"recv --timeout ":              {"", none},
 		"mem get token --output ":      {"", files},
 		"perf serve x --port-file ":    {"", files},

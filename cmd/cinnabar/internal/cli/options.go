@@ -82,7 +82,7 @@ var optionWords = map[string][]string{
 // completeDevice completes the name of a device.
 func completeDevice(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var names []cobra.Completion
-	if cmd.Flags().Lookup("token-file") != nil { // the device of an engine, see RPCDevice
+	if _, ok := cmd.Flags().Lookup("device").Annotations[engineDevice]; ok {
 		names = append(names, softwareWord)
 	}
 	for _, e := range Devices(cmd.Context()) {

@@ -17,6 +17,9 @@ import (
 // softwareWord is the value of --device for the software device. The device's own name, [SoftwareDevice], is accepted as well.
 const softwareWord = "software"
 
+// engineDevice is the annotation of an option --device that takes softwareWord.
+const engineDevice = "cinnabar_engine_device"
+
 // RPCDevice has the options of a command that opens engines which depend on the network of their address: --device, and those of [Security]. Engines
 // on ofi+verbs need a device, the others use none.
 type RPCDevice struct {
@@ -36,6 +39,7 @@ func (d *RPCDevice) Register(f *pflag.FlagSet, s Streams) {
 	d.s = s
 	defer d.security.Register(f, s)
 	DeviceFlagFor(f, &d.name, "RDMA device for an ADDRESS of ofi+verbs: a name, or "+softwareWord+" for the software device, which unmodified C programs cannot reach (default the device that has the address, or else the first with an active port)")
+	f.Lookup("device").Annotations = map[string][]string{engineDevice: nil}
 }
 
 // OverVerbs reports whether an engine at address needs an RDMA device.
