@@ -152,7 +152,7 @@ func TestPeerKilled(t *testing.T) {
 	if got := parent.ExitCode(); got != 1 {
 		t.Errorf("exit code %d, want 1", got)
 	}
-	if !strings.Contains(parent.Stderr.String(), "the connection to 127.0.0.1:") {
-		t.Errorf("stderr does not name the lost connection: %s", parent.Stderr)
+	if !strings.Contains(parent.Stderr.String(), "the peer process failed: signal: killed") { // the error behind it depends on the operation under way
+		t.Errorf("stderr does not name the signal: %s", parent.Stderr)
 	}
 }
