@@ -14,13 +14,13 @@
 //
 // # Cost
 //
-// The counters of the engine exist without the package, and the collector reads them when Prometheus scrapes: a collector that nothing scrapes
-// costs nothing. The figures of single RPCs come from a Monitor, which [Collector.Install] adds to the configuration: an event costs some
-// tens of nanoseconds and allocates nothing. A program that does not want to pay for them calls [Collector.Watch] instead of Install.
+// The engine has its counters without this package, and the collector reads them when Prometheus scrapes. The figures of single RPCs come from a
+// Monitor, which [Collector.Install] adds to the configuration: an event costs some tens of nanoseconds and allocates nothing. A program that
+// calls [Collector.Watch] instead of Install has no Monitor, and so neither these costs nor these figures.
 //
 // # Limits
 //
-// Names of RPCs and of pools may be long, or no valid text, and programs may make any number of them, so the number of series is bounded. On each
+// Programs may make any number of RPCs and of pools, with names that are long or no valid text, so the collector bounds the number of series. On each
 // side, 128 RPCs have series of their own ([Config.MaxNames]); the others share those with the label "other", and so do RPCs with names of more
 // than 128 bytes. A label has only printable characters of valid UTF-8; others are replaced by U+FFFD. No label has the address of a peer or an error's text.
 //

@@ -11,15 +11,15 @@
 // # Propagation
 //
 // RPCs of package native carry the W3C's trace context, with trace flags and tracestate, so the span of a handler is a child of the span of its
-// caller, in whatever process that is. The wire of Mercury, Margo and Thallium has no place for a trace context. Their requests name the RPC of the handler
-// that makes the call, so the span of a handler that serves such a call is the first one of a new trace, with a link that has the attributes
-// cinnabar.parent.rpc_id and cinnabar.parent.provider. A peer chooses them, and nothing verifies them.
+// caller, also in another process. The wire of Mercury, Margo and Thallium has no place for a trace context, so the span of a handler that serves
+// such a call is the first one of a new trace. If a handler made the call, the request names its RPC, and the span has a link with the attributes
+// cinnabar.parent.rpc_id and cinnabar.parent.provider. The peer chooses them, and the package does not verify them.
 //
 // # Hostile peers
 //
-// A caller of a native RPC chooses the trace id of the server's spans and may ask for every call to be recorded. A server that does not trust its callers
-// sets [Config.Public]: the span of a handler then begins a trace of its own, the provider's sampler decides about it, and the caller's span is a link. Names of
-// RPCs and texts of errors are cut to 128 and 256 bytes of printable characters.
+// A caller of a native RPC chooses the trace id of the server's spans and may ask the server to record every call. A server that does not trust its callers
+// sets [Config.Public]: the span of a handler then begins a trace of its own, the provider's sampler decides about it, and the span links to the caller's. The
+// package cuts names of RPCs to 128 bytes and texts of errors to 256 bytes, of printable characters.
 //
 // All functions are safe for concurrent use.
 package otel

@@ -1,5 +1,5 @@
-// Package course has the programs of the course "RDMA from zero, without hardware", docs/course. Each lesson has a program of one file, in
-// which both ends of a connection are in one process, and an exercise with a test.
+// Package course has the programs of the course "RDMA from zero, without hardware", docs/course. Each of the first twelve lessons has a program
+// of one file, in which both ends of a connection are in one process, and an exercise with a test.
 //
 //	go run ./examples/course/01_send_receive
 //	go test -v ./examples/course/01_send_receive/exercise

@@ -4,9 +4,9 @@
 // The nouns:
 //
 //   - A [Manifest] lists the entries of a tree, without their data.
-//   - A [Tree] is a tree to be sent. [Scan] lists any fs.FS, [ScanDir] a directory; [Tree.Source] is the argument of xfer's Sender.Send.
-//   - A [Sink] stores the trees that a receiver gets. [Dir] has the usual one, a directory; its Open method can be xfer's Receiver.Open.
-//   - [Patterns] leave entries out, in gitignore's syntax.
+//   - A [Tree] is a tree to be sent. [Scan] lists any fs.FS, [ScanDir] a directory; xfer's Sender.Send takes the result of [Tree.Source].
+//   - A [Sink] stores the trees that a receiver gets. A [Dir] makes sinks that store trees in a directory; its method Open can be xfer's Receiver.Open.
+//   - [Patterns] name the entries that a scan leaves out, in gitignore's syntax.
 //
 // A receiver and a sender:
 //
@@ -27,17 +27,17 @@
 //
 // # Guarantees
 //
-// The receiver checks the whole manifest before it writes anything: names that it cannot or may not store are refused, each by its name and
-// with its reason, and nothing of the tree is stored then. Links are never followed: a symbolic link crosses as text. All entries get
-// their names after the digest of all bytes has been compared. A tree that the receiver did not have appears by one rename, and so whole or
-// not at all, but for the modes and times of its directories, which are set last. With DirOptions.Overwrite a tree goes into one that is there, entry by entry, each of them whole; entries that the sender
-// does not have stay. A failed transfer leaves nothing, and that of a killed receiver is removed later (see [OpenDir]). There is one exception: when a
-// tree goes into one that is there, an error of the disk may come between the names of two entries. The error then says that those before are stored.
+// The receiver checks the whole manifest before it writes anything. If it cannot or may not store a name, it refuses the whole tree with a
+// [RefusedError], which has the names and the reasons. Links are not followed: a symbolic link crosses as text. All entries get
+// their names after the digest of all bytes has been compared. A new tree appears by one rename, and so whole or
+// not at all, but for the modes and times of its directories, which are set last. With DirOptions.Overwrite a tree goes into an existing one, entry by entry, each of them whole; entries that the sender
+// does not have stay. A failed transfer leaves nothing, and the remains of a killed receiver are removed later (see [OpenDir]). There is one exception: when a
+// tree goes into an existing one, an error of the disk may come after some entries have their names. The error then says that these are stored.
 //
-// A manifest is input of a stranger. Its parser bounds the entries, the depth, the length of paths, and the memory of all manifests of one Dir at once.
+// A manifest comes from a peer that is not trusted. Its parser bounds the entries, the depth, the length of paths, and the memory of all manifests of one Dir together.
 //
 // # Limits
 //
-// Owners, access control lists, extended attributes and the times of symbolic links do not cross. Devices, sockets and named pipes are
-// refused by the sender. Names are UTF-8 without control characters (xfer.CheckName). A transfer that was interrupted begins again.
+// Owners, access control lists, extended attributes and the times of symbolic links do not cross. The sender refuses devices, sockets and
+// named pipes. Names are UTF-8 without control characters (xfer.CheckName). A transfer that was interrupted begins again.
 package tree

@@ -513,7 +513,7 @@ func (e *RefusedError) err(head string) error {
 	return e
 }
 
-// Error returns all names with their reasons.
+// Error returns the names of Refusals with their reasons, and the number of the others.
 func (e *RefusedError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s because of %d of its names: ", e.head, len(e.Refusals)+e.More)
