@@ -101,6 +101,10 @@
 // and a price after the waiter has parked. In the second case the peer answered as soon as it was woken, so it would answer within a
 // budget if both sides spun.
 //
+// If a waiter has parked after a usual spin and its message comes within a budget and a price, as the answer to a transfer of a megabyte may,
+// the waits of that source spin for three budgets from then on, because each would otherwise pay for the spin and for the wake-up. This ends
+// with the first such spin in vain.
+//
 // # Other threads and goroutines
 //
 // One goroutine of a process spins at a time, so that a process occupies no more than one processor by waiting. A driver gets the right to

@@ -27,6 +27,7 @@ const (
 	missesToRest = 3  // misses in a row after which the source rests: its waiters park at once, except for probes
 	restLongest  = 16 // largest number of waits that park between two probes: each probe that misses doubles it up to here
 	probeFactor  = 2  // length of a probe in budgets: the peer's wake-up and the waiter's own, twice
+	nearFactor   = 3  // length of a spin in budgets after a near miss
 	withinFactor = 4  // length of a spin in budgets after a part of a message has come
 	// runAfter is the time without a message after which a waiter calls runtime.Gosched, if goroutines spin on all threads.
 	runAfter = int64(2 * time.Microsecond)
@@ -34,6 +35,13 @@ const (
 	stallGap = int64(20 * time.Microsecond)
 	// spinLimit bounds a spin with its stalls, because the waiter may have a deadline. A policy of NewFixed has no such limit.
 	spinLimit = int64(20 * time.Millisecond)
+)
+
+// Whether spins of a source are longer, because messages come soon after the end of a usual one.
+const (
+	notNear  = iota
+	nearly   // a message has come soon after its waiter had parked: spins last for nearFactor budgets
+	nearVain // the last spin of that length was in vain, so the message after it proves nothing
 )
 
 // Source remembers whether spinning has paid at one place that messages come from. Its methods are safe for concurrent use. A Source
@@ -46,6 +54,7 @@ type Source struct {
 	misses atomic.Int32 // in a row, up to missesToRest
 	rest   atomic.Int32 // number of waits that park between probes, when resting
 	skips  atomic.Int32 // number of further waits that park before the next probe
+	near   atomic.Int32 // one of the constants of nearly
 	parked atomic.Int64 // time at which a waiter parked, 0 if none has since the last message
 }
 
@@ -62,6 +71,9 @@ func (s *Source) Relieve(w *Watcher) {
 // attempt returns the length of the next spin in budgets; 0: the waiter parks at once.
 func (s *Source) attempt() int64 {
 	if s.misses.Load() < missesToRest {
+		if s.near.Load() == nearly {
+			return nearFactor
+		}
 		return 1
 	}
 	if s.skips.Load() > 0 {
@@ -84,6 +96,11 @@ func (s *Source) hit() {
 func (s *Source) miss() {
 	if s.policy.mode == Latency {
 		return
+	}
+	if s.near.Load() == nearly {
+		s.near.Store(nearVain)
+	} else {
+		s.near.Store(notNear)
 	}
 	if s.misses.Load() < missesToRest && s.misses.Add(1) < missesToRest {
 		return
@@ -112,6 +129,7 @@ func (s *Source) Answered() {
 	budget := int64(s.policy.Budget())
 	if s.policy.proc.now()-at < budget+budget/2 {
 		s.hit()
+		s.near.CompareAndSwap(notNear, nearly)
 	}
 }
 

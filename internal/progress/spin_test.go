@@ -166,6 +166,40 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
+// Messages that come soon after the end of a usual spin lengthen the spins, until such a spin is in vain. If messages come too late for the
+// longer spins, the usual ones return.
+func TestNearMiss(t *testing.T) {
+	b := newBench(Balanced)
+	src := b.source(Memory)
+	// wait waits for a message that comes after d, and returns the time for which it has spun.
+	wait := func(d time.Duration) time.Duration {
+		s := src.Spin(true)
+		defer s.End()
+		from, comes := b.clock, b.clock+int64(d)
+		for s.Vain() {
+			if b.clock += 100; b.clock >= comes {
+				s.Found()
+				return time.Duration(b.clock - from)
+			}
+		}
+		spun := time.Duration(b.clock - from)
+		src.Park()
+		b.clock = comes
+		src.Answered()
+		return spun
+	}
+	budget := b.pol.Budget()
+	for i, c := range []struct{ comes, spins time.Duration }{
+		{2 * budget, budget}, {2 * budget, 2 * budget}, {budget / 2, budget / 2}, {2 * budget, 2 * budget},
+		{10 * budget, nearFactor * budget}, {2 * budget, budget}, {2 * budget, 2 * budget},
+		{4 * budget, nearFactor * budget}, {4 * budget, budget}, {4 * budget, budget},
+	} {
+		if d := wait(c.comes); d < c.spins || d > c.spins+5*time.Microsecond {
+			t.Errorf("wait %d, for a message after %v, spun for %v, want %v", i, c.comes, d, c.spins)
+		}
+	}
+}
+
 // A stall is taken out of the budget and is no miss, but the spin has an end.
 func TestStall(t *testing.T) {
 	b := newBench(Balanced)

@@ -7,7 +7,7 @@ import (
 
 // LatencyEstimator predicts from the past runs of the handlers of one RPC whether the next run is quick. A quick run needs no goroutine of its
 // own. The RPC counts as slow at first. It counts as quick after several quick runs in a row, and as slow for thousands of further runs after
-// one that took long or waited. The time limit of a quick run is higher while at most one other handler runs. While at most one other handler
+// one that waited, or two measured ones in a row that took long. The time limit of a quick run is higher while at most one other handler runs. While at most one other handler
 // is under way, a run may also wait for transfers with its caller; the rest of such a run must be short. The zero LatencyEstimator has seen no
 // run.
 //
@@ -19,11 +19,13 @@ type LatencyEstimator struct {
 	tasks atomic.Uint32 // number of runs that began when an estimate was quick, of which Measure chooses one in sampleOne
 }
 
-// trust counts runs in a row that were short enough, up to trusted. Below zero it is for how many runs nothing is learned.
+// trust counts runs in a row that were short enough, up to trusted. It is suspect after a run that was too long, until the next run that is
+// measured. Below zero it is for how many runs nothing is learned.
 type trust struct{ n atomic.Int32 }
 
 const (
 	trusted   = 8    // short runs in a row after which an RPC is quick
+	suspect   = 9    // trusted, and the last run was too long: one such run may be a stall, in which another thread had the processor
 	mistrust  = 4096 // runs for which a slow RPC stays slow
 	doubt     = 64   // the same for the estimate of runs with transfers: fewer, because another program may have had the processor in a long run
 	sampleOne = 8    // of so many runs of a quick RPC one is measured
@@ -87,19 +89,24 @@ func (t *trust) learns() bool {
 		t.n.Add(1)
 		return false
 	}
-	return n < trusted
+	return n != trusted
 }
 
-// record counts a run that took d, which is short enough below short. After a run above long, the next runs are not counted; runs is their number.
+// record counts a run that took d, which is short enough below short. After two measured runs in a row above long, the next runs are not
+// counted; runs is their number.
 func (t *trust) record(d, short, long time.Duration, runs int32) {
 	n := t.n.Load()
 	switch {
 	case n < 0:
+	case n == suspect && d <= long:
+		t.n.Store(trusted)
+	case n == trusted && d > long:
+		t.n.Store(suspect)
 	case n < trusted && d < short:
 		t.n.Add(1)
 	case n < trusted:
 		t.n.Store(0)
-	case d > long:
+	case d > long: // again
 		t.lose(runs)
 	}
 }

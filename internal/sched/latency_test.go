@@ -33,9 +33,17 @@ func TestPace(t *testing.T) {
 	if !p.Quick(BesideRunning) {
 		t.Error("not quick after a run that was a little longer")
 	}
+	for range 3 {
+		runs(&p, sampleOne, 2*slowRun)
+		if !p.Quick(BesideRunning) {
+			t.Error("not quick after a single slow run, which may be a stall")
+		}
+		runs(&p, 1, slowRun)
+	}
 	runs(&p, sampleOne, 2*slowRun)
+	runs(&p, 1, 2*slowRun)
 	if p.Quick(BesideRunning) {
-		t.Error("quick after a slow run")
+		t.Error("quick after two slow runs in a row")
 	}
 	runs(&p, mistrust+trusted-2, 0)
 	if p.Quick(BesideRunning) {
@@ -71,9 +79,9 @@ func TestPaceBrisk(t *testing.T) {
 	if !p.Quick(BesideWaiting) {
 		t.Error("not brisk after runs that were a little longer")
 	}
-	runs(&p, 1, 2*sluggishRun)
+	runs(&p, 2, 2*sluggishRun)
 	if p.Quick(BesideWaiting) {
-		t.Error("brisk after a slow run")
+		t.Error("brisk after two slow runs in a row")
 	}
 	p = LatencyEstimator{}
 	runs(&p, trusted, 0)
@@ -103,9 +111,9 @@ func TestPaceMover(t *testing.T) {
 	if !p.Quick(Alone) || p.Quick(BesideWaiting) {
 		t.Errorf("quick alone: %v, beside others that wait: %v", p.Quick(Alone), p.Quick(BesideWaiting))
 	}
-	move(&p, sampleOne, time.Second+2*sluggishRun, time.Second)
+	move(&p, sampleOne+1, time.Second+2*sluggishRun, time.Second)
 	if p.Quick(Alone) {
-		t.Error("quick after a run with much work beside the transfer")
+		t.Error("quick after two runs in a row with much work beside the transfer")
 	}
 	move(&p, doubt+trusted, time.Second, time.Second)
 	if !p.Quick(Alone) {

@@ -18,10 +18,11 @@ type spinner struct {
 // spinner returns a wait on c. driver says that the goroutine waits for the result of its own call; it spins before others.
 func (c *conn) spinner(driver bool) spinner { return spinner{Spin: c.spins.Spin(driver), c: c} }
 
-// pollRounds is the number of vain reads after which a spinning goroutine looks at the other connections of the process. lateRounds is
-// the number after which a driver looks at the clock, because a spin may be longer than driveTime.
+// pollRounds is the number of vain reads after which a spinning goroutine looks at the other connections of the process. It is high, because
+// such a look delays the messages of its own connection by some microseconds, and because an idle thread of Go's scheduler notices the other
+// connections anyway. lateRounds is the number after which a driver looks at the clock, because a spin may be longer than driveTime.
 const (
-	pollRounds = 64
+	pollRounds = 512
 	lateRounds = 64
 )
 
