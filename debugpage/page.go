@@ -44,8 +44,8 @@ import (
 	"unicode"
 
 	"cinnabar"
-	"cinnabar/internal/askgate"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/querylimit"
 	"cinnabar/stats"
 )
 
@@ -72,7 +72,7 @@ type Page struct {
 	hosts   []string
 	rows    int
 	refresh int // seconds
-	gate    *askgate.Gate
+	limiter *querylimit.Limiter
 	mon     monitor
 
 	mu sync.Mutex
@@ -94,7 +94,7 @@ func New(cfg *Config) *Page {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	p := &Page{rows: stats.Rows(max(cfg.Rows, 0)), gate: askgate.New()}
+	p := &Page{rows: stats.Rows(max(cfg.Rows, 0)), limiter: querylimit.New()}
 	for _, h := range cfg.Hosts {
 		p.hosts = append(p.hosts, hostName(h))
 	}
@@ -206,7 +206,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Refresh", strconv.Itoa(refresh)) // also of a refusal, because the page would otherwise never load itself again
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // zero if the server's listener has no such addresses
-	leave, err := p.gate.Enter(hostquota.HostOf(at.Addr()))
+	end, err := p.limiter.Begin(hostquota.HostOf(at.Addr()))
 	if err != nil {
 		h.Set("Retry-After", "1")
 		http.Error(w, "the debug page is "+err.Error(), http.StatusTooManyRequests)
@@ -214,7 +214,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var b bytes.Buffer
 	kind, err := p.render(&b, view, refresh)
-	leave() // before the page is sent, because a slow reader must not hold a place
+	end() // before the page is sent, because a slow reader must not hold a place
 	if err != nil {
 		http.Error(w, "the debug page cannot be made", http.StatusInternalServerError)
 		return

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
-	"cinnabar/internal/askgate"
+	"cinnabar/internal/querylimit"
 	"cinnabar/stats"
 )
 
@@ -47,7 +47,7 @@ func engine(t testing.TB, page *Page, cfg cinnabar.Config) *cinnabar.Engine {
 // get asks for a page at a time at which the limits on questions are not yet used up.
 func get(t testing.TB, page *Page, query string) *httptest.ResponseRecorder {
 	t.Helper()
-	page.gate = askgate.New()
+	page.limiter = querylimit.New()
 	page.mu.Lock()
 	page.seen = nil
 	page.mu.Unlock()
@@ -133,7 +133,7 @@ func TestHosts(t *testing.T) {
 		"": 403, "evil.example": 403, "evil.example:6060": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "xlocalhost": 403, "127.1": 403, "0x7f000001": 403, "debug.example.evil": 403,
 		"evil.example:127.0.0.1": 403, "127.0.0.1:80:80": 403, "[::1": 200,
 	} {
-		page.gate = askgate.New()
+		page.limiter = querylimit.New()
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
 		w := httptest.NewRecorder()
@@ -176,7 +176,7 @@ func TestHeaders(t *testing.T) {
 		{"HEAD", "", 200}, {"POST", "", 405}, {"PUT", "", 405}, {"DELETE", "", 405}, {"OPTIONS", "", 405}, {"GET", "?view=nosuch", 400}, {"GET", "?view=%3Cscript%3E", 400},
 		{"GET", "?refresh=-1", 400}, {"GET", "?refresh=99999", 400}, {"GET", "?refresh=x%0d%0aA:b", 400},
 	} {
-		page.gate = askgate.New()
+		page.limiter = querylimit.New()
 		w := httptest.NewRecorder()
 		page.ServeHTTP(w, httptest.NewRequest(tc.method, "http://localhost/"+tc.query, nil))
 		if w.Code != tc.want || tc.method == "HEAD" && w.Body.Len() > 0 || strings.Contains(w.Body.String(), "script") || w.Header().Get("X-Content-Type-Options") != "nosniff" {
@@ -205,7 +205,7 @@ func TestAskedTooOften(t *testing.T) {
 		return w.Code
 	}
 	refused := 0
-	for range 10 * askgate.HostRate * askgate.Seconds {
+	for range 10 * querylimit.HostRate * querylimit.Seconds {
 		if ask("192.0.2.1:1") == http.StatusTooManyRequests {
 			refused++
 		}

@@ -8,9 +8,9 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
-	"cinnabar/internal/askgate"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/querylimit"
 	"cinnabar/stats"
 )
 
@@ -75,22 +75,22 @@ func Describe(e *cinnabar.Engine, c *Config) Description {
 // ServeQuery makes an engine that listens and was opened with c answer [Query] and [QueryState], of any peer. A nil c is the zero
 // Config. The engine answers codes.Again to a host that asks more than ten times a second, because each answer costs some of its time.
 func ServeQuery(e *cinnabar.Engine, c *Config) error {
-	gate := askgate.New()
-	enter := func(ctx context.Context) (leave func(), err error) {
-		leave, err = gate.Enter(hostquota.FromContext(ctx))
+	limiter := querylimit.New()
+	begin := func(ctx context.Context) (end func(), err error) {
+		end, err = limiter.Begin(hostquota.FromContext(ctx))
 		if err != nil {
 			audit.RecordIn(ctx, audit.Refused, "a peer reads descriptions too often")
 			return nil, fmt.Errorf("%w: %w", codes.Again, err)
 		}
 		audit.RecordIn(ctx, audit.Queried, "allowed by Config.AllowQuery")
-		return leave, nil
+		return end, nil
 	}
 	err := queryRPC.Handle(e, func(ctx context.Context, _ struct{}) (queryOut, error) {
-		leave, err := enter(ctx)
+		end, err := begin(ctx)
 		if err != nil {
 			return queryOut{}, err
 		}
-		defer leave()
+		defer end()
 		b, err := json.Marshal(Describe(e, c))
 		return queryOut{JSON: string(b)}, err
 	})
@@ -98,11 +98,11 @@ func ServeQuery(e *cinnabar.Engine, c *Config) error {
 		return err
 	}
 	return stateRPC.Handle(e, func(ctx context.Context, in stateIn) (queryOut, error) {
-		leave, err := enter(ctx)
+		end, err := begin(ctx)
 		if err != nil {
 			return queryOut{}, err
 		}
-		defer leave()
+		defer end()
 		b, err := json.Marshal(e.State(int(min(in.Rows, stats.MostRows))))
 		return queryOut{JSON: string(b)}, err
 	})

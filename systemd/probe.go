@@ -65,14 +65,15 @@ func beside(address string) string {
 // handler pool, so an engine with busy handlers is alive. Any answer of the engine counts, such as a refused certificate. ctx bounds the call.
 func (p *Probe) Check(ctx context.Context) error {
 	_, err := p.call.Call(ctx, p.server, struct{}{})
-	if err == nil || answered(err) {
+	if err == nil || Answered(err) {
 		return nil
 	}
 	return fmt.Errorf("the engine at %v does not answer calls of its own process: %w", p.server, err)
 }
 
-// answered reports whether err shows that the engine has answered.
-func answered(err error) bool {
+// Answered reports whether err, the error of a call or of a connection, shows that a process has answered at the other end: it has returned an error of
+// its own or a certificate that this side refuses, or has refused the certificate of this side.
+func Answered(err error) bool {
 	if e, ok := errors.AsType[*cinnabar.Error](err); ok && e.Remote {
 		return true
 	}

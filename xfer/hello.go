@@ -16,6 +16,7 @@ import (
 //	 4  version, 1                4  version, 1               4  version, 1
 //	 5  offered protocols, bits   5  protocol                 5  0
 //	 6  bit 0: write-immediate    6  1: write-immediate       6  error message
+//	    bit 1: no transfer
 //	 7  digest                    7  digest
 //	 8  chunk, uint32             8  chunk, uint32
 //	12  buffers, uint16          12  buffers, uint16
@@ -28,6 +29,8 @@ import (
 //
 // The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
 // and is not looked at. A receiver without this form refuses the number 2.
+//
+// A request for no transfer, which Ping makes, offers no protocol, so that every receiver refuses it.
 const (
 	helloMagic   = "cnxf"
 	helloVersion = 1
@@ -37,6 +40,9 @@ const (
 
 	offerBasic = 1 << 0
 	offerFast  = 1 << 1
+
+	capImm  = 1 << 0
+	capPing = 1 << 1
 
 	knowsMode = 1 << 0
 	knowsTime = 1 << 1
@@ -50,6 +56,7 @@ const (
 type hello struct {
 	basic, fast bool // protocols that it offers
 	imm         bool // it can write with immediate data
+	ping        bool // it asks for no transfer
 	digest      Digest
 	chunk       uint32 // bytes per buffer; 0: the receiver chooses
 	buffers     uint16 // 0: the receiver chooses
@@ -76,7 +83,10 @@ func appendHello(b []byte, h hello) []byte {
 		offers |= offerFast
 	}
 	if h.imm {
-		caps = 1
+		caps |= capImm
+	}
+	if h.ping {
+		caps |= capPing
 	}
 	b = append(b, helloMagic...)
 	kind, name := digestFields(h.digest)
@@ -148,7 +158,7 @@ func parseHello(b []byte) (hello, error) {
 		return hello{}, failf(CodeProtocol, "the request's private data has version %d", b[4])
 	}
 	h := hello{
-		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&1 != 0,
+		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&capImm != 0, ping: b[6]&capPing != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 		size:    binary.LittleEndian.Uint64(b[16:]),

@@ -237,9 +237,21 @@ const (
 	maxPause = time.Second
 )
 
-// accept returns the next request, nil when ctx has ended. Failures of single
-// requests are logged and passed over.
+// accept returns the next request for a transfer, nil when ctx has ended. It answers those of Ping, before they take a place, because a receiver whose
+// places are all in use is alive.
 func (h *host) accept(ctx context.Context, l *verbs.Listener) (*verbs.ConnRequest, error) {
+	for {
+		req, err := h.next(ctx, l)
+		if req == nil || !isPing(req.PrivateData()) {
+			return req, err
+		}
+		h.reject(req, errPing)
+	}
+}
+
+// next returns the next request, nil when ctx has ended. Failures of single
+// requests are logged and passed over.
+func (h *host) next(ctx context.Context, l *verbs.Listener) (*verbs.ConnRequest, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		req, err := l.Accept(ctx)
 		switch {

@@ -183,9 +183,14 @@ func (d *delivery) connect(ctx context.Context, l *resources) (err error) {
 	if err := l.postReceive(0); err != nil {
 		return err
 	}
+	return d.dial(ctx, l, d.hello())
+}
+
+// dial makes the connection of l with a request that has this private data.
+func (d *delivery) dial(ctx context.Context, l *resources, private []byte) (err error) {
 	limited, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello(), Timeout: d.timeout})
+	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: private, Timeout: d.timeout})
 	if rejected, ok := errors.AsType[*verbs.RejectedError](err); ok {
 		if v, ok := parseRefusal(rejected.PrivateData); ok {
 			return d.refused(v)

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/tlstest"
 )
 
 // manager is a service manager: its notify socket, and the processes that it starts.
@@ -104,7 +105,7 @@ func activation(t *testing.T) (*os.File, string) {
 	return f, l.Addr().String()
 }
 
-// TestServices starts each command that serves as systemd does: with a socket, and with a watchdog where the command has an engine. It
+// TestServices starts each command that serves as systemd does: with a socket, and with a watchdog. It
 // reports the address of the socket, serves it, is alive twice, and reports its end at SIGTERM.
 func TestServices(t *testing.T) {
 	for _, tt := range []struct {
@@ -113,7 +114,7 @@ func TestServices(t *testing.T) {
 	}{
 		{"perf serve ofi+tcp", "200000", "serving at ofi+tcp://"},
 		{"mem serve ofi+tcp", "200000", "lending memory at ofi+tcp://"},
-		{"recv --dir DIR", "", "waiting for files at "},
+		{"recv --dir DIR", "200000", "waiting for files at "},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			t.Parallel()
@@ -123,9 +124,9 @@ func TestServices(t *testing.T) {
 			if got, want := m.await("READY=1"), "READY=1\nSTATUS="+tt.status+address; got != want {
 				t.Errorf("message %q, want %q", got, want)
 			}
-			if tt.usec != "" {
-				m.await("WATCHDOG=1")
-				m.await("WATCHDOG=1")
+			m.await("WATCHDOG=1")
+			m.await("WATCHDOG=1")
+			if !strings.HasPrefix(tt.args, "recv") {
 				clitest.WantRun(t, cli.ExitOK, []string{"ping", "--count", "1", "ofi+tcp://" + address})
 			} else {
 				file := clitest.WriteTemp(t, "file", []byte("data"))
@@ -136,6 +137,29 @@ func TestServices(t *testing.T) {
 			}
 			m.await("STOPPING=1")
 			if err := s.Wait(); err != nil {
+				t.Errorf("%v: %s", err, &s.stderr)
+			}
+		})
+	}
+}
+
+// TestWatchdogOfSecuredReceiver serves the watchdog by requests over TLS and with a token. A certificate that does not have the address of the receiver is
+// an answer too.
+func TestWatchdogOfSecuredReceiver(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	for name, host := range map[string]string{"address": "127.0.0.1", "another name": "files.example"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cert, key, roots := ca.Write(t, t.TempDir(), ca.Issue(t, tlstest.Certificate{Name: "local", Hosts: []string{host}}))
+			m := newManager(t)
+			socket, _ := activation(t)
+			s := m.start("200000", []*os.File{socket}, "recv", "--dir", t.TempDir(), "--token-file", writeToken(t), "--tls-cert", cert, "--tls-key", key, "--tls-ca", roots)
+			m.await("WATCHDOG=1")
+			m.await("WATCHDOG=1")
+			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Wait(); err != nil || s.stderr.Len() > 0 {
 				t.Errorf("%v: %s", err, &s.stderr)
 			}
 		})
@@ -156,7 +180,8 @@ func TestServicesRefused(t *testing.T) {
 		{"mem serve ofi+tcp", "", 2, "has opened 2 sockets"},
 		{"recv --listen 127.0.0.1:1", "", 1, "--listen 127.0.0.1:1 was given with a socket"},
 		{"recv --device other0", "", 1, "--device other0 was given with a socket"},
-		{"recv --listen 127.0.0.1:0", "1000000", 0, "remove WatchdogSec="},
+		{"recv --listen 127.0.0.1:0 --max-memory 4KiB", "1000000", 0, "is too little for"},
+		{"recv --listen 127.0.0.1:0 --once", "1000000", 0, "remove WatchdogSec="},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			t.Parallel()

@@ -192,6 +192,9 @@ func TestHelpOfEveryCommand(t *testing.T) {
 				t.Errorf("%d columns: %s", n, line)
 			}
 		}
+		if !isGroup(words, cmd) && (!strings.Contains(o.Out.String(), "\nExamples:\n") || !strings.Contains(cmd.Example, "cinnabar "+words)) {
+			t.Error("the help has no example of the command")
+		}
 		if words != "" && words != "help" {
 			if other := clitest.WantRun(t, cli.ExitOK, append([]string{"help"}, strings.Fields(words)...)); other.Out.String() != o.Out.String() {
 				t.Errorf("help %s prints another text:\n%s", words, &other.Out)

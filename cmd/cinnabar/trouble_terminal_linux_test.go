@@ -8,10 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -123,6 +125,66 @@ func TestInterruptOfFullPipe(t *testing.T) {
 		}
 	}
 	wantInterrupted(t, cmd)
+}
+
+// TestInterruptOfNamedPipe interrupts commands whose file is a pipe that no process has opened for writing. The open of such a pipe waits for one.
+func TestInterruptOfNamedPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"mem put TOKEN", "wire", "perf rate --port-file"} {
+		cmd := clitest.Exec(t, append(newCaseWords(t).fields("", args), fifo)...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := openWhenRead(t, cmd, fifo)
+		if err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		wantInterrupted(t, cmd) // while it waits for bytes
+		cli.Shut(w)
+	}
+	// These take regular files only, and do not wait.
+	for _, args := range []string{"send FIFO 127.0.0.1", "demo FIFO", "call DOWN sum --in bulk --bulk-in FIFO"} {
+		list := newCaseWords(t).fields("", strings.ReplaceAll(args, "FIFO", fifo))
+		clitest.WantRun(t, cli.ExitFailure, list, "is no regular file")
+	}
+}
+
+// TestInterruptOfOpen interrupts commands while they open a named pipe.
+func TestInterruptOfOpen(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"mem put TOKEN", "wire", "perf rate --port-file"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := time.AfterFunc(50*time.Millisecond, func() { cancel(cli.SignalError{Signal: os.Interrupt}) })
+		var o clitest.Output
+		list := append(newCaseWords(t).fields("", args), fifo)
+		if code := clitest.Run(ctx, list, o.Streams()); code != interrupted {
+			t.Errorf("%s: exit code %d, want %d: %s", args, code, interrupted, &o.Err)
+		}
+		stop.Stop()
+		if w, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // ends the open that still waits
+			cli.Shut(w)
+		}
+	}
+}
+
+// openWhenRead opens a named pipe for writing when a command opens it for reading.
+func openWhenRead(t *testing.T, cmd *exec.Cmd, fifo string) (*os.File, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
+	defer cancel()
+	for ; ctx.Err() == nil; runtime.Gosched() {
+		w, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if !errors.Is(err, unix.ENXIO) {
+			return w, err
+		}
+	}
+	return nil, fmt.Errorf("process %d does not open it: %w", cmd.Process.Pid, ctx.Err())
 }
 
 // TestInterruptOfInput interrupts commands that wait for more standard input.

@@ -75,7 +75,7 @@ var layers = map[string]row{
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
 	"internal/logtest":     {},                                   // for tests
 	"internal/progress":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
-	"internal/askgate":     {code: []string{"internal/invariants", "internal/hostquota"}},
+	"internal/querylimit":  {code: []string{"internal/invariants", "internal/hostquota"}},
 	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
@@ -196,13 +196,13 @@ var layers = map[string]row{
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "internal/askgate", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
+	"margo": {code: []string{".", "internal/querylimit", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// The service manager of a program with engines.
 	"systemd": {code: []string{"."}, test: []string{"internal/tlstest", "verbs/auto"}},
 
 	// A page about the engines of a program.
-	"debugpage": {code: []string{".", "internal/askgate", "internal/hostquota"}},
+	"debugpage": {code: []string{".", "internal/querylimit", "internal/hostquota"}},
 
 	// RPCs between programs in Go.
 	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
@@ -273,7 +273,7 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/filexfer": {
-		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer", "xfer/tree"},
+		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/tree"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},
@@ -304,7 +304,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/top": {
 		code:    []string{".", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/inspect"},
-		test:    []string{"cmd/cinnabar/internal/clitest"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "margo"},
 		modules: []string{modCobra, modTerm, modSys},
 	},
 	"cmd/cinnabar": {

@@ -9,7 +9,7 @@ import (
 const readmeFile = "README.md"
 
 // shellPages are the pages of which CI runs the shell blocks.
-var shellPages = []string{readmeFile, "docs/tour.md", "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/native.md", "docs/tutorial.md", "docs/doctor.md", "docs/observe.md", "docs/metrics.md", "docs/wire.md", "docs/service.md"}
+var shellPages = []string{readmeFile, "docs/tour.md", "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/native.md", "docs/tutorial.md", "docs/doctor.md", "docs/observe.md", "docs/metrics.md", "docs/ten-minutes.md", "docs/wire.md", "docs/service.md"}
 
 // readmeCommands must stand in a shell block of the README, each on a line of its own, because a newcomer types them first.
 var readmeCommands = []string{

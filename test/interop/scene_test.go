@@ -37,6 +37,8 @@ type scene struct {
 	listens   bool // the client listens, because the server calls it
 	checksums bool // the recorded Mercury computes them
 	run       func(t *testing.T, e *cinnabar.Engine, to *cinnabar.Endpoint)
+	shell     *commandLine                                 // the client is the command cinnabar call, in the place of run
+	serve     func(t *testing.T) (p *process, addr string) // starts peer, if that does not print its address as others do
 }
 
 // file returns the path of the scene's recording.
@@ -45,6 +47,10 @@ func (s *scene) file() string { return filepath.Join("testdata", "servers", s.na
 // act has a client do the scene at the server at addr.
 func (s *scene) act(t *testing.T, addr string) {
 	t.Helper()
+	if s.shell != nil {
+		s.shell.run(t, addr)
+		return
+	}
 	open := cinnabar.Open
 	if s.listens {
 		open = cinnabar.Listen
@@ -63,7 +69,7 @@ func (s *scene) probes() bool { return s.cfg == nil || s.cfg.Checksums == cinnab
 // TestRecordedServers has clients in Go call recorded servers in C and C++, which find every byte that they are sent as it was
 // recorded, but for the fields that differ from run to run.
 // parity(recorded): H30 H43 H46 H48 H51 H55 H60 H62 H70 H71 H77 H79 H80 H84 H124 G07 G20 G21 G27 G30 G38 G39 G45 G95 T05 T20 T21 T22
-// parity(recorded): T24 T41 T42 T47 T48 T50 T52 Q05
+// parity(recorded): T24 T41 T42 T47 T48 T50 T52 Q05 P01
 func TestRecordedServers(t *testing.T) {
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
@@ -164,7 +170,7 @@ func replayServer(t *testing.T, s *scene, c *recording.Conversation) [][]byte {
 }
 
 // TestServersOfC has clients in Go call the servers in C and C++ themselves. With -record it writes the recordings anew.
-// parity(peer): H46 H77 H80 G95 T20
+// parity(peer): H46 H77 H80 G95 T20 P01
 func TestServersOfC(t *testing.T) {
 	hgPeer.executable(t)
 	for _, s := range scenes {
@@ -178,6 +184,9 @@ func TestServersOfC(t *testing.T) {
 // start starts the scene's server and returns its address.
 func (s *scene) start(t *testing.T) (p *process, addr string) {
 	t.Helper()
+	if s.serve != nil {
+		return s.serve(t)
+	}
 	if s.peer != nil {
 		q := startPeer(t, s.peer, s.options...)
 		if q.checksums != s.checksums {
@@ -218,7 +227,7 @@ func (s *scene) relay(t *testing.T, p *process, addr string) {
 	if len(conns) != 1 {
 		t.Fatalf("%d connections, want 1", len(conns))
 	}
-	if got := answersWithChecksums(conns[0]); s.installed != "" && got != s.checksums {
+	if got := answersWithChecksums(conns[0]); (s.installed != "" || s.serve != nil) && s.answers() && got != s.checksums {
 		t.Skipf("the installed Mercury computes checksums: %v; the scene is about the other kind", got)
 	}
 	if !*recordFlag {
@@ -230,6 +239,9 @@ func (s *scene) relay(t *testing.T, p *process, addr string) {
 	must(t, os.WriteFile(s.file(), rec.Append(nil), 0o644))
 	replayServer(t, s, readScene(t, s))
 }
+
+// answers reports whether the server sends a response.
+func (s *scene) answers() bool { return s.shell == nil || !s.shell.oneWay }
 
 // answersWithChecksums reports whether one of the listening side's responses has checksums.
 func answersWithChecksums(ms []recording.Raw) bool {

@@ -53,5 +53,5 @@ func lesson(ctx context.Context, l *lab.Lab) {
 
 func show(a *arena.Arena[*verbs.MR], event string) {
 	s := a.Stats()
-	fmt.Printf("%s: %d free chunks, the largest has %d bytes\n", event, s.FreeChunks, s.LargestFree)
+	fmt.Printf("%s; free chunks: %d, bytes of the largest: %d\n", event, s.FreeChunks, s.LargestFree)
 }

@@ -143,9 +143,9 @@ type conn struct {
 	// corked says that flush posts nothing, because the responses of several tasks are posted together.
 	// +checklocks:mu
 	corked bool
-	// tended is the number of goroutines that poll and call flushLater between two polls.
+	// deferring is the number of goroutines that poll and call flushLater between two polls.
 	// +checklocks:mu
-	tended int
+	deferring int
 }
 
 const (
@@ -355,11 +355,11 @@ func (c *conn) gather() {
 }
 
 // flushSoonLocked is flushLocked, or defers the work to the next call of flushLater. It defers the work if messages are under way and a goroutine is
-// between tend and leave, because that goroutine then posts this work and further work by one call of the device.
+// between beginDeferring and endDeferring, because that goroutine then posts this work and further work by one call of the device.
 //
 // +checklocks:c.mu
 func (c *conn) flushSoonLocked(list endings) endings {
-	if c.tended > 0 && len(c.free) < c.shape.slots {
+	if c.deferring > 0 && len(c.free) < c.shape.slots {
 		c.later.Store(true)
 		return list
 	}
@@ -373,17 +373,17 @@ func (c *conn) flushLater() {
 	}
 }
 
-// tend permits flushSoonLocked to defer work. The caller calls flushLater after each poll, and leave in the end.
-func (c *conn) tend() {
+// beginDeferring permits flushSoonLocked to defer work until endDeferring. The caller calls flushLater after each poll.
+func (c *conn) beginDeferring() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tended++
+	c.deferring++
 }
 
-// leave undoes tend, and posts the work that flushSoonLocked has deferred.
-func (c *conn) leave() {
+// endDeferring undoes beginDeferring, and posts the work that flushSoonLocked has deferred.
+func (c *conn) endDeferring() {
 	c.mu.Lock()
-	c.tended--
+	c.deferring--
 	c.mu.Unlock()
 	c.flushLater()
 }

@@ -86,8 +86,8 @@ func (c *conn) pollFor() bool {
 func (c *conn) spin() bool {
 	s := c.source.Spin(false)
 	defer s.End()
-	c.tend()
-	defer c.leave()
+	c.beginDeferring()
+	defer c.endDeferring()
 	for moves := c.cq.Moves(); ; {
 		found := c.poll() > 0
 		c.flushLater()
@@ -205,8 +205,8 @@ func (c *conn) handBack() {
 
 // driveUntil polls for drive.
 func (c *conn) driveUntil(ev *na.Event, s *progress.Spin) {
-	c.tend()
-	defer c.leave()
+	c.beginDeferring()
+	defer c.endDeferring()
 	var last time.Time
 	moves := c.cq.Moves()
 	for looks := 1; !ev.IsSet() && !c.dead.Load(); looks++ {

@@ -102,18 +102,18 @@ func TestFlushSoon(t *testing.T) {
 	ask(t, client, to, 1, nil)
 	c := client.connections()[0]
 	c.polling.Lock() // so that no other goroutine polls and calls flushLater
-	c.tend()
+	c.beginDeferring()
 	first := start(t, client, to, 2)
 	second, sent := newCall(), newCall()
 	client.RecvExpected(&second.op, to, 3, make([]byte, 100))
 	client.SendRequest(&sent.op, to, 3, request(client, nil))
 	c.mu.Lock()
-	tended := c.tended
+	deferring := c.deferring
 	c.mu.Unlock()
-	if later := c.later.Load(); tended == 1 && !later {
+	if later := c.later.Load(); deferring == 1 && !later {
 		t.Error("the second request has left at once")
 	}
-	c.leave()
+	c.endDeferring()
 	if err := sent.park(t); err != nil {
 		t.Error(err)
 	}

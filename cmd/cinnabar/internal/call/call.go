@@ -250,6 +250,8 @@ func (m *memory) expose(e *cinnabar.Engine) error {
 	flags := os.O_RDONLY
 	if m.mode == cinnabar.WriteOnly {
 		flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
+	} else if info, err := os.Stat(m.file); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("--bulk-in: %s is no regular file (%s), and only such a file can be memory; copy it to one first", m.file, info.Mode()) // the open of a pipe would wait for a writer
 	}
 	f, err := os.OpenFile(m.file, flags, 0o666)
 	switch {

@@ -42,7 +42,7 @@ func NewPing(s cli.Streams) *cobra.Command {
 		Use:   "ping ADDRESS",
 		Short: "Measure round trips, and find the layer that does not answer",
 		Long: `ping tries the layers of the process at ADDRESS one after the other, and names the first that
-does not answer: TCP (for ofi+tcp), the connection request of the protocol, the RPC layer, and a
+does not answer: TCP (for ofi+tcp and ofi+tcps), the connection request of the protocol, the RPC layer, and a
 handler. It then measures round trips to the RPC layer, which take no handler. The process may
 be a C program; a layer that ping cannot try there is reported as not tried.`,
 		Example: "  cinnabar ping ofi+tcp://127.0.0.1:7000\n  cinnabar ping --count 1000 --interval 0 'ofi+tcp://[::1]:7000'",
@@ -159,16 +159,19 @@ func (p *pinger) layers(ctx context.Context) error {
 // tcp connects as the network does, and closes the connection. The server counts it as a connection without a request.
 func (p *pinger) tcp(ctx context.Context) error {
 	address := p.ep.String()
-	where, ok := strings.CutPrefix(address[strings.LastIndexByte(address, '#')+1:], "ofi+tcp://") // the last part of a combined address is that of the network
-	if !ok {
-		p.skipped("tcp", "the address is not of ofi+tcp")
+	protocol, where, _ := strings.Cut(address[strings.LastIndexByte(address, '#')+1:], "://") // the last part of a combined address is that of the network
+	if protocol != "ofi+tcp" && protocol != "ofi+tcps" {
+		p.skipped("tcp", "the address is of "+protocol)
 		return nil
 	}
 	began := time.Now()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", where)
+	_, unresolved := errors.AsType[*net.DNSError](err)
 	switch {
 	case err == nil:
+	case unresolved:
+		return fmt.Errorf("the host of the address is unknown: %w; see whether its name is right", err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("tcp does not answer: %w; see whether the host is up, and whether a firewall drops packets to that port", err)
 	default:
@@ -227,7 +230,7 @@ func (p *pinger) handler(ctx context.Context) error {
 // roundTrips measures round trips to the RPC layer.
 func (p *pinger) roundTrips(ctx context.Context, n int, interval time.Duration) error {
 	r := p.result
-	var sum float64
+	var sum time.Duration
 	for i := range n {
 		if i > 0 && interval > 0 {
 			if err := pause(ctx, interval); err != nil {
@@ -238,14 +241,15 @@ func (p *pinger) roundTrips(ctx context.Context, n int, interval time.Duration) 
 		if err := p.rpc(ctx); err != nil {
 			return fmt.Errorf("round trip %d of %d: %w", i+1, n, err)
 		}
-		took := micro(time.Since(began))
+		elapsed := time.Since(began)
+		took := micro(elapsed)
 		if i == 0 || took < r.Min {
 			r.Min = took
 		}
 		r.Max = max(r.Max, took)
-		sum += took
+		sum += elapsed
 		r.Count++
 	}
-	r.Mean = sum / float64(n)
+	r.Mean = micro(sum / time.Duration(n))
 	return nil
 }

@@ -51,7 +51,7 @@ func (o *callOptions) list(ctx context.Context, address string, s cli.Streams) e
 // explain adds the remedy to the error of a process without reflection.
 func explain(err error) error {
 	if e, ok := errors.AsType[*cinnabar.Error](err); ok && e.Remote {
-		return fmt.Errorf("the process describes no RPCs: %w; it is a program in Go that has called native.HandleReflection if it does, so use --in and --out", err)
+		return fmt.Errorf("the process describes no RPCs, because only Go programs that have called native.HandleReflection do; name the types by --in and --out: %w", err)
 	}
 	return err
 }

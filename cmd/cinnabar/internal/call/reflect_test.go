@@ -42,7 +42,7 @@ type (
 )
 
 // TestReflect calls RPCs with the types that the server describes.
-// parity: A06
+// parity: A06 P01 Y13
 func TestReflect(t *testing.T) {
 	e := clitest.Engine(t, nil)
 	p, err := e.NewProvider(3, "puts")

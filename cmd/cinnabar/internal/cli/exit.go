@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"cinnabar"
@@ -111,15 +110,13 @@ func wrongAddress(err error) bool {
 
 // advice returns the remedy that Run prints after an error of command, and "" for most errors. A call got no answer, because nothing listens at
 // the address or because the process does not answer in time; the command ping says itself which layer does not answer. Or an address of the
-// command line lacks its protocol, or has one that takes certificates.
+// command line lacks its protocol.
 func advice(command string, err error) string {
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	switch {
 	case !ok || e.Remote:
 	case e.Op == "open engine" && e.Code == codes.ProtoNoSupport && isHostPort(e.Addr):
 		return "; the address lacks its protocol: write ofi+tcp://" + Printable(e.Addr)
-	case wrongAddress(err) && (strings.HasPrefix(e.Addr, "ofi+tcps") || strings.HasPrefix(e.Addr, "tcps")):
-		return "; commands have no certificates, so they reach no engine on ofi+tcps"
 	case e.Op != "call":
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "; see whether the server runs there: it prints its address when it starts"

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -26,6 +27,37 @@ func interruptible(ctx context.Context, in, out, err *os.File) Streams {
 	}
 	return s
 }
+
+// OpenInput opens a file for reading. Where it is a pipe with a name, the open waits for a writer, and reads wait for bytes; both end when ctx does. The
+// caller closes the result.
+func OpenInput(ctx context.Context, path string) (io.ReadCloser, error) {
+	type opened struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() { // ends at the latest with the process, because the system has no end for an open that waits
+		f, err := os.Open(path)
+		done <- opened{f, err}
+	}()
+	select {
+	case o := <-done:
+		switch {
+		case o.err != nil:
+			return nil, o.err
+		case isPipe(o.file):
+			return &pipeFile{newPipeReader(ctx, o.file)}, nil
+		}
+		return o.file, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// pipeFile is a pipe that OpenInput has opened. Its Close closes the file too.
+type pipeFile struct{ *pipeReader }
+
+func (p *pipeFile) Close() error { return errors.Join(p.pipeReader.Close(), p.file.Close()) }
 
 func isPipe(f *os.File) bool {
 	info, err := f.Stat()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -26,6 +27,9 @@ type Security struct {
 	s       Streams
 	reloads bool // at SIGHUP
 }
+
+// errNoCertificate is the error of a server with TLS that has no certificate.
+var errNoCertificate = errors.New("a server with TLS needs a certificate: give --tls-cert and --tls-key")
 
 // securityOptions are the names of the options.
 var securityOptions = []string{"token-file", "tls-cert", "tls-key", "tls-ca", "tls-name"}
@@ -83,7 +87,7 @@ func (o *Security) OpenDevice(ctx context.Context, name, host string, edit func(
 			return nil, nil, err
 		}
 		if host == "" && files.Certificate == "" {
-			return nil, nil, Usagef("a server with TLS needs a certificate: give --tls-cert and --tls-key")
+			return nil, nil, Usagef("%w", errNoCertificate)
 		}
 		cfg.TLS, cfg.DialTLS = certs.Config(), certs.Dial
 		if o.reloads {
@@ -118,6 +122,9 @@ func (o *Security) Apply(ctx context.Context, address string, cfg *cinnabar.Conf
 			return stop, Usagef("--tls-cert, --tls-key, --tls-ca and --tls-name were given for %s, which has no TLS; use ofi+tcps", address)
 		}
 		return stop, nil
+	}
+	if o.reloads && o.files.Certificate == "" {
+		return stop, Usagef("%w", errNoCertificate)
 	}
 	certs, err := identity.LoadCertificates(o.files)
 	if err != nil {

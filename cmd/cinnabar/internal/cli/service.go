@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -74,17 +75,39 @@ func Sockets(n int) ([]net.Listener, error) {
 	return list, nil
 }
 
-// StartService reports to the service manager that a command serves, with the text of its status, and proves it to the watchdog by calls to
-// the engines until the caller calls stop. The first calls are made before, so that a service that the watchdog would end does not begin. stop reports that
-// the service ends; the caller calls it before it closes the engines, and may call it again. Without a service manager both do nothing.
-func (s Streams) StartService(ctx context.Context, status string, engines ...*cinnabar.Engine) (stop func(), err error) {
+// Check is a part of a service that the watchdog calls, such as a [systemd.Probe] of an engine.
+type Check interface {
+	// Check returns an error if the part does not work. ctx bounds the call.
+	Check(ctx context.Context) error
+	io.Closer
+}
+
+// EngineChecks returns a function for StartService that opens a check of each engine.
+func EngineChecks(engines ...*cinnabar.Engine) func(ctx context.Context) ([]Check, error) {
+	return func(ctx context.Context) (list []Check, err error) {
+		for _, e := range engines {
+			p, err := systemd.NewProbe(ctx, e)
+			if err != nil {
+				return list, err
+			}
+			list = append(list, p)
+		}
+		return list, nil
+	}
+}
+
+// StartService reports to the service manager that a command serves, with the text of its status, and proves it to the watchdog by the checks that open
+// returns, until the caller calls stop. The first checks are made before, so that a service that the watchdog would end does not begin. stop reports that
+// the service ends, and closes the checks; the caller calls it before it closes the service, and may call it again. Without a service manager both do
+// nothing, and open is not called without a watchdog. If open fails, StartService closes the checks that it has returned.
+func (s Streams) StartService(ctx context.Context, status string, open func(ctx context.Context) ([]Check, error)) (stop func(), err error) {
 	limit, err := systemd.WatchdogTime()
 	if err != nil {
 		return nil, err
 	}
 	w := new(watched)
 	if limit > 0 {
-		if err := w.open(ctx, engines); err != nil {
+		if err := w.open(ctx, open); err != nil {
 			return nil, err
 		}
 	}
@@ -117,23 +140,16 @@ func (s Streams) notify(ctx context.Context, states ...string) bool {
 // watched is the work of a watchdog.
 type watched struct {
 	wg     sync.WaitGroup
-	probes []*systemd.Probe
+	checks []Check
 }
 
-// open opens a probe of each engine, and makes the first calls.
-func (w *watched) open(ctx context.Context, engines []*cinnabar.Engine) error {
-	if len(engines) == 0 {
-		return errors.New("WATCHDOG_USEC is set, and this command has no engine that the watchdog could call; remove WatchdogSec= from its unit")
-	}
+// open opens the checks, and makes the first ones.
+func (w *watched) open(ctx context.Context, open func(ctx context.Context) ([]Check, error)) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, firstCheckTime)
 	defer cancel()
-	for _, e := range engines {
-		p, err := systemd.NewProbe(ctx, e)
-		if err != nil {
-			w.stop()
-			return err
-		}
-		w.probes = append(w.probes, p)
+	if w.checks, err = open(ctx); err != nil {
+		w.stop()
+		return err
 	}
 	if err := w.check(ctx); err != nil {
 		w.stop()
@@ -142,20 +158,20 @@ func (w *watched) open(ctx context.Context, engines []*cinnabar.Engine) error {
 	return nil
 }
 
-// check calls all engines.
+// check makes all checks.
 func (w *watched) check(ctx context.Context) error {
-	for _, p := range w.probes {
-		if err := p.Check(ctx); err != nil {
+	for _, c := range w.checks {
+		if err := c.Check(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stop ends the calls, and closes the probes.
+// stop waits for the end of the checks, and closes them.
 func (w *watched) stop() {
 	w.wg.Wait()
-	for _, p := range w.probes {
-		Shut(p)
+	for _, c := range w.checks {
+		Shut(c)
 	}
 }

@@ -148,6 +148,7 @@ func addHelp(root *cobra.Command) {
 		panic(err) // it was added above
 	}
 	help.Use, help.Short, help.Long = "help [COMMAND]...", "Describe a command", "help describes a command as COMMAND --help does."
+	help.Example = "  cinnabar help\n  cinnabar help mem put"
 	help.Args, help.Run = cobra.ArbitraryArgs, nil
 	help.RunE = func(_ *cobra.Command, args []string) error {
 		cmd, rest, err := root.Find(args)

@@ -53,9 +53,10 @@ func (v buildVersion) String() string {
 func newVersion(s Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the versions of the program and of the wire it speaks",
-		Args:  NoArgs,
+		Use:     "version",
+		Short:   "Print the versions of the program and of the wire it speaks",
+		Example: "  cinnabar version\n  cinnabar version --json",
+		Args:    NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
 				return WriteJSON(s.Out, thisVersion())

@@ -42,7 +42,8 @@ func New(s cli.Streams) *cobra.Command {
 		Short: "Compare TCP with RDMA: rate, copies, wake-ups, CPU time",
 		Long: `compare moves the same bytes between two processes three times: by plain TCP,
 by RDMA write and by send/receive, and prints the costs of each way for both sides.`,
-		Args: cli.NoArgs,
+		Example: "  cinnabar compare\n  cinnabar compare --size 1GiB --chunk 1MiB --json",
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.parse(); err != nil {
 				return err

@@ -59,7 +59,8 @@ try next follow it.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
 reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(defaultSize)),
-		Args: cobra.MaximumNArgs(1),
+		Example: "  cinnabar demo\n  cinnabar demo notes.txt\n  cinnabar demo --auto-sm --json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := randomSource(defaultSize)
 			if len(args) == 1 {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/audit"
+	"cinnabar/systemd"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 	"cinnabar/xfer/tree"
@@ -162,15 +163,42 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
-	stop, err := s.StartService(ctx, "waiting for files at "+l.Addr().String())
+	status := "waiting for files at " + l.Addr().String()
+	if !o.once {
+		return r.all(ctx, server, l, func(ctx context.Context) (func(), error) {
+			return s.StartService(ctx, status, selfCheck{dev, l.Addr()}.open)
+		})
+	}
+	stop, err := s.StartService(ctx, status, noCheck)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if o.once {
-		return r.one(ctx, server, l)
+	return r.one(ctx, server, l)
+}
+
+// selfCheck makes requests to the receiver of this process, for the watchdog of the service manager.
+type selfCheck struct {
+	dev  *verbs.Device
+	addr netip.AddrPort
+}
+
+func (c selfCheck) open(context.Context) ([]cli.Check, error) { return []cli.Check{c}, nil }
+
+// Check implements [cli.Check].
+func (c selfCheck) Check(ctx context.Context) error {
+	if err := xfer.Ping(ctx, c.dev, c.addr); err != nil && !systemd.Answered(err) {
+		return fmt.Errorf("the receiver does not answer requests of its own process: %w", err)
 	}
-	return r.all(ctx, server, l, stop)
+	return nil
+}
+
+// Close implements [cli.Check].
+func (selfCheck) Close() error { return nil }
+
+// noCheck is the check of recv --once, which takes no further request while it receives its file.
+func noCheck(context.Context) ([]cli.Check, error) {
+	return nil, errors.New("WATCHDOG_USEC is set, and recv --once answers no request while it receives its file; remove WatchdogSec= from its unit")
 }
 
 // receiving is one run of recv.
@@ -208,36 +236,46 @@ func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	return errors.Join(err, r.r.finished("", res, err))
 }
 
-// all receives until ctx ends, which is how a server is meant to end. It calls stop then. Transfers under way go on after SIGTERM, for a time, and
-// are cut short after another end of ctx.
-func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Listener, stop func()) error {
+// all receives until ctx ends, which is how a server is meant to end. It calls start when the receiver serves, and the function that start returns at the
+// end of ctx. Transfers under way go on after SIGTERM, for a time, and are cut short after another end of ctx.
+func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Listener, start func(ctx context.Context) (stop func(), err error)) error {
 	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
 	transfers, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
+	starting, serves := context.WithCancel(ctx)
+	defer serves()
+	var err error
 	ended := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	go func() {
+		defer close(ended)
+		err = server.Serve(transfers, l)
+		serves() // ends start, if it still waits for an answer of the receiver
+	}()
+	stop, startErr := start(starting)
+	if startErr == nil {
 		select {
 		case <-ctx.Done():
 		case <-ended:
-			return
 		}
 		stop()
-		cli.Shut(l) // so that Serve returns after the transfers under way
-		if cli.Terminated(ctx) {
-			limited, cancel := cli.Draining(ctx)
-			defer cancel()
-			select {
-			case <-limited.Done():
-			case <-ended:
-			}
+	}
+	cli.Shut(l) // so that Serve returns after the transfers under way
+	if startErr == nil && cli.Terminated(ctx) {
+		limited, cancel := cli.Draining(ctx)
+		defer cancel()
+		select {
+		case <-limited.Done():
+		case <-ended:
 		}
-		cut(context.Cause(ctx))
-	})
-	err := server.Serve(transfers, l)
-	close(ended)
-	wg.Wait()
-	if err != nil && (ctx.Err() == nil || !errors.Is(err, verbs.ErrClosed)) {
+	}
+	cut(context.Cause(ctx))
+	<-ended
+	switch {
+	case startErr != nil && (err == nil || errors.Is(err, verbs.ErrClosed)):
+		return startErr
+	case startErr != nil:
+		return err
+	case err != nil && (ctx.Err() == nil || !errors.Is(err, verbs.ErrClosed)):
 		return err
 	}
 	if r.cut.Load() {

@@ -27,7 +27,10 @@ func NewDevices(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "Describe the RDMA devices, as ibv_devinfo and ibv_devices do",
-		Args:  cli.NoArgs,
+		Long: `devices describes the RDMA devices of this machine and the software device, which every
+machine has. Without options it prints the most important attributes of each device and port.`,
+		Example: "  cinnabar devices\n  cinnabar devices --list\n  cinnabar devices -v --device cinnabar0",
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("ib-port") && o.port < 1 {
 				return cli.Usagef("invalid ib-port %d: ports are numbered from 1", o.port)

@@ -46,7 +46,8 @@ or ofi+verbs, it tries that protocol only, and fails if it cannot be used.
 
 The last table has the limits of the memory and connections that peers can use here, where a configuration
 leaves them 0, and where each comes from.`,
-		Args: cobra.MaximumNArgs(1),
+		Example: "  cinnabar info\n  cinnabar info tcp\n  cinnabar info --json na+sm",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.csv && o.json {
 				return cli.Usagef("--csv and --json were given; choose one")

@@ -43,6 +43,9 @@ func NewQuery(s cli.Streams) *cobra.Command {
 RPCs, pools and statistics. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
 for the identities of providers instead, which the processes of Margo's programs report too.
 With --state, query prints the calls that run or wait, the exposed memory and the connections.`,
+		Example: `  cinnabar query ofi+tcp://127.0.0.1:7000
+  cinnabar query --state 'ofi+tcp://[::1]:7000'
+  cinnabar query --provider 0,40-42 --json ofi+tcp://127.0.0.1:7000`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(o.providers) > 0 && o.config {
@@ -267,7 +270,8 @@ func NewShutdown(s cli.Streams) *cobra.Command {
 		Long: `shutdown asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, to end: it stops
 taking requests, finishes those that it has, and closes. A Go process obeys if its engine
 has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote_shutdown.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  cinnabar shutdown ofi+tcp://127.0.0.1:7000",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return caller.Ask(cmd.Context(), args[0], func(ctx context.Context, _ *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				if err := margo.ShutdownRemote(ctx, ep); err != nil {

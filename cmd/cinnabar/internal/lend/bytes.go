@@ -30,11 +30,14 @@ func newPut(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put TOKEN [FILE]",
 		Short: "Write FILE, or standard input, into a region",
-		Args:  cobra.RangeArgs(1, 2),
+		Long: `put writes the bytes of FILE into the region of TOKEN, which is the token or the handle that
+alloc has printed. FILE may be a pipe. Without FILE, and for "-", put reads standard input.`,
+		Example: "  cinnabar mem put $TOKEN notes.txt\n  date | cinnabar mem put --offset 100 $TOKEN",
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from := s.In
 			if len(args) == 2 && args[1] != "-" {
-				f, err := os.Open(args[1])
+				f, err := cli.OpenInput(cmd.Context(), args[1])
 				if err != nil {
 					return err
 				}
@@ -113,7 +116,10 @@ func newGet(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get TOKEN",
 		Short: "Read a region to standard output, or to a file",
-		Args:  cobra.ExactArgs(1),
+		Long: `get prints the bytes of the region of TOKEN, which is the token or the handle that alloc has
+printed, as they are, without a line break behind them.`,
+		Example: "  cinnabar mem get $TOKEN\n  cinnabar mem get --offset 100 --size 28 --output part $TOKEN",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withRegion(cmd.Context(), args[0], &o.caller, func(ctx context.Context, r *rmem.Region) error {
 				return o.get(ctx, r, s.Out)

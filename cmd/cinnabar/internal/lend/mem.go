@@ -51,8 +51,9 @@ func newServe(s cli.Streams) *cobra.Command {
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:7000, prints the address that
 clients need, and lends memory until it is interrupted. An ADDRESS without a host is the
 loopback address; for other machines, give an ADDRESS with one of this machine's.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], s) },
+		Example: "  cinnabar mem serve ofi+tcp://127.0.0.1:7000\n  cinnabar mem serve --quota 256MiB --wipe ofi+tcp://192.0.2.1:7000",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -174,7 +175,7 @@ func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) (
 	if _, err := fmt.Fprintln(s.Out, e.Addr()); err != nil {
 		return err
 	}
-	stop, err := s.StartService(ctx, "lending memory at "+e.Addr(), e)
+	stop, err := s.StartService(ctx, "lending memory at "+e.Addr(), cli.EngineChecks(e))
 	if err != nil {
 		return err
 	}
@@ -208,7 +209,10 @@ func newAlloc(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alloc ADDRESS SIZE",
 		Short: "Borrow a region of SIZE bytes, and print its owner's token",
-		Args:  cobra.ExactArgs(2),
+		Long: `alloc asks the server at ADDRESS, which mem serve has printed, for SIZE bytes, and prints a
+token. Every process with the token can read, write and free the region until its lease ends.`,
+		Example: "  TOKEN=$(cinnabar mem alloc ofi+tcp://127.0.0.1:7000 1MiB)\n  cinnabar mem alloc --lease 10m --handle ofi+tcp://127.0.0.1:7000 64KiB",
+		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := cli.ParseSize("SIZE", args[1], 1, 1<<50)
 			if err != nil {
@@ -280,7 +284,10 @@ func newFree(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "free TOKEN",
 		Short: "Give a region back",
-		Args:  cobra.ExactArgs(1),
+		Long: `free ends the lease of the region of TOKEN, which alloc has printed. The server lends its
+memory again. A handle (alloc --handle) does not have the right to free.`,
+		Example: "  cinnabar mem free $TOKEN",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := rmem.ServerAddress(args[0])
 			if err != nil {
@@ -300,9 +307,10 @@ func newStat(s cli.Streams) *cobra.Command {
 	var asJSON bool
 	var caller cli.Caller
 	cmd := &cobra.Command{
-		Use:   "stat ADDRESS",
-		Short: "Show how much a server lends",
-		Args:  cobra.ExactArgs(1),
+		Use:     "stat ADDRESS",
+		Short:   "Show how much a server lends",
+		Example: "  cinnabar mem stat ofi+tcp://127.0.0.1:7000\n  cinnabar mem stat --json ofi+tcp://127.0.0.1:7000",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return caller.Ask(cmd.Context(), args[0], func(ctx context.Context, _ *cinnabar.Engine, ep *cinnabar.Endpoint) error {
 				u, err := rmem.QueryUsage(ctx, ep.Provider(provider))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -85,14 +85,25 @@ func (r *run) target(i int) (server *cinnabar.Endpoint, number uint32) {
 	return r.servers[r.handle(i)%n], r.handle(i) / n
 }
 
+// maxPortFile bounds the bytes of a port file.
+const maxPortFile = 1 << 20
+
 // readServers returns the addresses of the servers: the arguments, or the lines of the port file.
-func (o *options) readServers() ([]string, error) {
+func (o *options) readServers(ctx context.Context) ([]string, error) {
 	if o.portFile == "" {
 		return o.addresses, nil
 	}
-	text, err := os.ReadFile(o.portFile)
+	f, err := cli.OpenInput(ctx, o.portFile)
 	if err != nil {
 		return nil, fmt.Errorf("port file: %w; a server that was started with --port-file writes it", err)
+	}
+	defer cli.Shut(f)
+	text, err := io.ReadAll(io.LimitReader(f, maxPortFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("port file: %w", err)
+	case len(text) > maxPortFile:
+		return nil, fmt.Errorf("port file %s has more than %s, so no server has written it", o.portFile, cli.SizeText(maxPortFile))
 	}
 	addresses := strings.Fields(string(text)) // as hg_rate's fscanf does
 	switch {

@@ -25,7 +25,7 @@ type group struct {
 
 // runClients measures until that is done or ctx ends.
 func runClients(ctx context.Context, job job, o *options, s cli.Streams) (err error) {
-	addresses, err := o.readServers()
+	addresses, err := o.readServers(ctx)
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,8 @@ the loopback address; for other machines, give an ADDRESS with one of this machi
 
 With --classes there are several servers in this process, at as many addresses, which count up
 from a port that ADDRESS names. Clients spread their calls over them.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  cinnabar perf serve ofi+tcp://127.0.0.1:7000\n  cinnabar perf serve --once --port-file port.cfg tcp",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o.address = args[0]
 			if o.classes < 1 || o.classes > maxServers {
@@ -167,7 +168,8 @@ do not show a client that starves. On Linux, more than 1,000 clients on the loop
 use several addresses (127.0.0.2 and on), because a server gives one host only a part of its
 connections. The command reckons with five open files for each client of one server, and
 refuses more clients than ulimit -n permits.`,
-		Args: cobra.ArbitraryArgs,
+		Example: "  cinnabar perf " + job.op + " ofi+tcp://127.0.0.1:7000\n  cinnabar perf " + job.op + " --size 64KiB --duration 5s ofi+tcp://127.0.0.1:7000",
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(args, job.least, job.most); err != nil {
 				return err

@@ -86,7 +86,7 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 	if _, err := fmt.Fprintln(s.Out, strings.Join(addresses, "\n")); err != nil {
 		return err
 	}
-	stop, err := s.StartService(ctx, "serving at "+strings.Join(addresses, " "), engines...)
+	stop, err := s.StartService(ctx, "serving at "+strings.Join(addresses, " "), cli.EngineChecks(engines...))
 	if err != nil {
 		return err
 	}

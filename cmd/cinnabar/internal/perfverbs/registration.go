@@ -46,8 +46,9 @@ the median of one operation: memory, transfer, and giving the memory back.
 
 Other devices than the software device are reached by their first address, from this
 machine itself.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
+		Example: "  cinnabar perf registration\n  cinnabar perf registration --most 1MiB --json",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false

@@ -1,9 +1,9 @@
-// Package askgate bounds how often peers may ask a process to describe itself, because each description costs the process some of its
+// Package querylimit bounds how often peers may ask a process to describe itself, because each description costs the process some of its
 // time.
 //
-// A [Gate] has three bounds: a rate for each host, a rate for all hosts together, and a number of descriptions that are made at the same
+// A [Limiter] has three bounds: a rate for each host, a rate for all hosts together, and a number of descriptions that are made at the same
 // time. A host that keeps to its rate is refused only if one of the other two bounds is reached.
-package askgate
+package querylimit
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Bounds of a [Gate].
+// Bounds of a [Limiter].
 const (
 	HostRate  = 10 // questions of one host in a second
 	TotalRate = 40 // questions of all hosts in a second
@@ -23,24 +23,24 @@ const (
 	maxHosts  = 1024
 )
 
-// Errors of [Gate.Enter].
+// Errors of [Limiter.Begin].
 var (
 	ErrTooOften = fmt.Errorf("asked too often: at most %d times a second for each host, and %d for all hosts together", HostRate, TotalRate)
 	ErrBusy     = fmt.Errorf("%d descriptions are being made already", Together)
 )
 
-// Refused reports whether err is an error of [Gate.Enter].
+// Refused reports whether err is an error of [Limiter.Begin].
 func Refused(err error) bool { return errors.Is(err, ErrTooOften) || errors.Is(err, ErrBusy) }
 
-// Gate is safe for concurrent use.
-type Gate struct {
+// Limiter is safe for concurrent use.
+type Limiter struct {
 	mu invariants.Mutex
 	// +checklocks:mu
 	hosts map[hostquota.Host]*bucket
 	// +checklocks:mu
 	total bucket
 	// +checklocks:mu
-	inside int
+	underWay int // descriptions
 }
 
 // bucket is a token bucket: left is the number of questions that may still come now.
@@ -58,61 +58,61 @@ func (b *bucket) fill(rate float64, now time.Time) {
 	b.at = now
 }
 
-// New returns a Gate that has seen no host.
-func New() *Gate {
-	g := &Gate{}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hosts = map[hostquota.Host]*bucket{}
-	return g
+// New returns a Limiter that has seen no host.
+func New() *Limiter {
+	l := &Limiter{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hosts = map[hostquota.Host]*bucket{}
+	return l
 }
 
-// Enter begins a description for host h. If it returns no error, the caller calls leave once the description is made.
-func (g *Gate) Enter(h hostquota.Host) (leave func(), err error) { return g.enter(h, time.Now()) }
+// Begin begins a description for host h. If it returns no error, the caller calls end once the description is made.
+func (l *Limiter) Begin(h hostquota.Host) (end func(), err error) { return l.begin(h, time.Now()) }
 
-func (g *Gate) enter(h hostquota.Host, now time.Time) (leave func(), err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	b := g.hosts[h]
+func (l *Limiter) begin(h hostquota.Host, now time.Time) (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.hosts[h]
 	if b == nil {
-		g.makeRoomLocked(now)
+		l.makeRoomLocked(now)
 		b = &bucket{}
-		g.hosts[h] = b
+		l.hosts[h] = b
 	}
 	b.fill(HostRate, now)
-	g.total.fill(TotalRate, now)
+	l.total.fill(TotalRate, now)
 	switch {
-	case b.left < 1 || g.total.left < 1:
+	case b.left < 1 || l.total.left < 1:
 		return nil, ErrTooOften
-	case g.inside >= Together:
+	case l.underWay >= Together:
 		return nil, ErrBusy
 	}
 	b.left--
-	g.total.left--
-	g.inside++
-	return g.leave, nil
+	l.total.left--
+	l.underWay++
+	return l.end, nil
 }
 
 // makeRoomLocked removes the hosts whose buckets are full again, because a new bucket is full too. If there are none, it removes all hosts; the
 // rate of all hosts together still bounds the questions then.
 //
-// +checklocks:g.mu
-func (g *Gate) makeRoomLocked(now time.Time) {
-	if len(g.hosts) < maxHosts {
+// +checklocks:l.mu
+func (l *Limiter) makeRoomLocked(now time.Time) {
+	if len(l.hosts) < maxHosts {
 		return
 	}
-	for h, b := range g.hosts {
+	for h, b := range l.hosts {
 		if now.Sub(b.at) >= Seconds*time.Second {
-			delete(g.hosts, h)
+			delete(l.hosts, h)
 		}
 	}
-	if len(g.hosts) >= maxHosts {
-		clear(g.hosts)
+	if len(l.hosts) >= maxHosts {
+		clear(l.hosts)
 	}
 }
 
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside--
+func (l *Limiter) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.underWay--
 }
