@@ -18,8 +18,8 @@ import (
 // victimRole is a Go process with an engine that serves or calls a C process until it is killed.
 const victimRole = "victim"
 
-// victimArgs are the arguments of a victim: its address, and what it does when it is killed. With a target it is the client: in phase connect new engines
-// of it connect to the target again and again, in phases hold, pull and push the target has its call, and in phase idle that call is over.
+// victimArgs are the arguments of a victim: its address, the phase in which it is killed, and its target. With a target it is the client: in phase connect
+// new engines of it connect to the target again and again, in phases hold, pull and push the target has its call, and in phase idle that call is over.
 // Without a target it serves, and prints "event PHASE" when it has the call, of which a transfer has begun.
 func victimArgs(address, phase, target string) []string { return []string{address, phase, target} }
 

@@ -380,7 +380,7 @@ func (c *conn) flushSoonLocked(list endings) endings {
 }
 
 // sentLocked reports whether the device has sent all packets, as far as that is known: it says nothing about those since the last signaled one, of which
-// there are none on a device that tells when a peer has received a packet.
+// there are none on a device with exact statuses.
 //
 // +checklocks:c.mu
 func (c *conn) sentLocked() bool { return len(c.free)+c.silent == c.shape.slots }
