@@ -21,8 +21,8 @@
 //
 // # RDMA devices
 //
-// Where CINNABAR_INTEROP_VERBS names the address of an RDMA device, TestVerbs runs most of these tests over ofi+verbs. test/rdmavm/interop does so in a
-// virtual machine with a device in software. CINNABAR_INTEROP_PROGRAMS names a folder that keeps the compiled programs. A system without
+// Where CINNABAR_INTEROP_VERBS names the address of an RDMA device, TestVerbs runs most of these tests over ofi+verbs, and TestVerbsDeaths those that kill
+// processes. test/rdmavm/interop does so in a virtual machine with a device in software. CINNABAR_INTEROP_PROGRAMS names a folder that keeps the compiled programs. A system without
 // compiler uses the programs of that folder.
 //
 // # Recorded bytes

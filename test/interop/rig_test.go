@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"cinnabar/internal/testproc"
 )
 
 // program is a C program of directory c, or a C++ one of directory cpp.
@@ -44,7 +46,10 @@ var buildDir string
 // neither a compiler nor the headers of the libraries for it.
 const programsEnv = "CINNABAR_INTEROP_PROGRAMS"
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	testproc.Main(map[string]func(args []string) error{victimRole: victim})
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "cinnabar-interop-")

@@ -18,14 +18,7 @@ func TestVerbs(t *testing.T) {
 	for _, p := range []*program{hgPeer, margoPeer, sumServer, sumClient, thalliumPeer, rdmaServer, rdmaClient} {
 		p.executable(t)
 	}
-	addr := os.Getenv(verbsEnv)
-	if addr == "" {
-		t.Skipf("%s does not name the address of an RDMA device, such as ofi+verbs://10.9.0.1", verbsEnv)
-	}
-	if !strings.HasPrefix(addr, verbsScheme+"://") {
-		t.Fatalf("%s is %q; it begins with %s://", verbsEnv, addr, verbsScheme)
-	}
-	for _, n := range []named{
+	overVerbs(t, []named{
 		{"TutorialCToC", TestTutorialCToC},
 		{"TutorialClientC", TestTutorialClientC},
 		{"TutorialServerC", TestTutorialServerC},
@@ -56,18 +49,43 @@ func TestVerbs(t *testing.T) {
 		{"ThalliumServerC", TestThalliumServerC},
 		{"ThalliumGoToGo", TestThalliumGoToGo},
 		{"LargeRDMAGo", TestLargeRDMAGo},
-		{"ServerKilled", TestServerKilled},
 		{"ServerFrozen", TestServerFrozen},
 		{"ServerReplaced", TestServerReplaced},
-		{"ClientKilledInTransfer", TestClientKilledInTransfer},
-		{"ServerKilledInTransfer", TestServerKilledInTransfer},
-		{"ServerKilledWhileConnecting", TestServerKilledWhileConnecting},
-		{"ClientKilled", TestClientKilled},
 		{"LateClientsOfC", TestLateClientsOfC},
 		{"DialEachOther", TestDialEachOther},
 		{"ManyClients", TestManyClients},
 		{"Overload", TestOverload},
-	} {
+	})
+}
+
+// TestVerbsDeaths kills either side over an RDMA device in each phase: while it connects, and while a call, a read, a write or nothing is under way. The
+// other side, in C or Go, goes on. It needs Mercury only.
+// parity(peer): N01 H125
+func TestVerbsDeaths(t *testing.T) {
+	hgPeer.executable(t)
+	overVerbs(t, []named{
+		{"ServerKilled", TestServerKilled},
+		{"ServerKilledInTransfer", TestServerKilledInTransfer},
+		{"ServerKilledWhileConnecting", TestServerKilledWhileConnecting},
+		{"ClientKilled", TestClientKilled},
+		{"ClientKilledInTransfer", TestClientKilledInTransfer},
+		{"IdleKilled", TestIdleKilled},
+		{"GoClientKilled", TestGoClientKilled},
+		{"GoServerKilled", TestGoServerKilled},
+	})
+}
+
+// overVerbs runs tests over the RDMA device that verbsEnv names. It skips the test if that names none.
+func overVerbs(t *testing.T, tests []named) {
+	t.Helper()
+	addr := os.Getenv(verbsEnv)
+	if addr == "" {
+		t.Skipf("%s does not name the address of an RDMA device, such as ofi+verbs://10.9.0.1", verbsEnv)
+	}
+	if !strings.HasPrefix(addr, verbsScheme+"://") {
+		t.Fatalf("%s is %q; it begins with %s://", verbsEnv, addr, verbsScheme)
+	}
+	for _, n := range tests {
 		over(t, n.name, addr, false, n.run)
 	}
 }

@@ -66,6 +66,7 @@ type conn struct {
 	touched atomic.Uint64 // number of connections of the endpoint at the last use of this one, see touch
 
 	polls atomic.Uint64 // polls that have found completions
+	fresh atomic.Bool   // packets were posted since the last poll
 	input atomic.Uint64 // bytes of the packets that have come
 
 	heard atomic.Bool // a packet of the peer, or an answer of its device, has come since the last look of the watcher
@@ -81,7 +82,7 @@ type conn struct {
 	// again holds receives that settle posts again.
 	// +checklocks:polling
 	again []verbs.RecvWR
-	// freed holds the slots of the sends that have completed during this poll.
+	// freed holds the slots of the signaled sends that have completed during this poll.
 	// +checklocks:polling
 	freed []int
 	// over holds what a completion has ended, until it is finished.
@@ -133,6 +134,12 @@ type conn struct {
 	// free lists the slots of sendMR that are not in use.
 	// +checklocks:mu
 	free []int
+	// prior has for the slot of each posted packet the slot of the packet before it, or noSlot if the one before it was signaled.
+	// +checklocks:mu
+	prior []int
+	// silent is the number of packets since the last signaled one.
+	// +checklocks:mu
+	silent int
 	// +checklocks:mu
 	moves oneSided
 	// batch and sges are the work requests that flushLocked posts together. Request batch[i] has the piece of memory sges[i].
@@ -140,6 +147,10 @@ type conn struct {
 	batch []verbs.SendWR
 	// +checklocks:mu
 	sges []verbs.SGE
+	// lastSlot is the slot of the last packet, or noSlot if that was signaled, and lastSend the index of its request in batch, negative if that has been
+	// posted.
+	// +checklocks:mu
+	lastSlot, lastSend int
 	// corked says that flush posts nothing, because the responses of several tasks are posted together.
 	// +checklocks:mu
 	corked bool
@@ -150,6 +161,7 @@ type conn struct {
 
 const (
 	pollBatch = 64 // completions
+	noSlot    = -1
 	// fewEndings is the number of operations that end at a time without an allocation.
 	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
@@ -213,7 +225,7 @@ func (c *conn) build(share bool) (err error) {
 	if f, ok := c.cq.Driver().(progress.Follower); ok {
 		f.Follow(e.cfg.Progress, &e.watcher)
 	}
-	cfg := verbs.QPConfig{SendCQ: c.cq, MaxSendWR: s.sends(), MaxRecvWR: s.receives, MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true}
+	cfg := verbs.QPConfig{SendCQ: c.cq, MaxSendWR: s.sends(), MaxRecvWR: s.receives, MaxSendSGE: 1, MaxRecvSGE: 1}
 	if c.shared != nil {
 		cfg.SRQ = c.shared.srq
 	}
@@ -264,6 +276,7 @@ func (c *conn) begin(peerIndex uint32, flow flowControl, passive bool) {
 	for i := range c.shape.slots {
 		c.free = append(c.free, i)
 	}
+	c.prior, c.lastSlot, c.lastSend = make([]int, c.shape.slots), noSlot, -1
 }
 
 // release closes the connection and all of its objects. Afterwards the device does not use their memory any more.
@@ -354,17 +367,23 @@ func (c *conn) gather() {
 	}
 }
 
-// flushSoonLocked is flushLocked, or defers the work to the next call of flushLater. It defers the work if messages are under way and a goroutine is
-// between beginDeferring and endDeferring, because that goroutine then posts this work and further work by one call of the device.
+// flushSoonLocked is flushLocked, or defers the work to the next call of flushLater. It defers the work if messages are under way, or were posted
+// since the last poll, and a goroutine is between beginDeferring and endDeferring, because that goroutine then posts this work and further work by one call of the device.
 //
 // +checklocks:c.mu
 func (c *conn) flushSoonLocked(list endings) endings {
-	if c.deferring > 0 && len(c.free) < c.shape.slots {
+	if c.deferring > 0 && (c.fresh.Load() || !c.sentLocked()) {
 		c.later.Store(true)
 		return list
 	}
 	return c.flushLocked(list)
 }
+
+// sentLocked reports whether the device has sent all packets, as far as that is known: it says nothing about those since the last signaled one, of which
+// there are none on a device with exact statuses.
+//
+// +checklocks:c.mu
+func (c *conn) sentLocked() bool { return len(c.free)+c.silent == c.shape.slots }
 
 // flushLater posts the work that flushSoonLocked or gather has deferred.
 func (c *conn) flushLater() {
@@ -522,13 +541,23 @@ func (c *conn) addLocked(wr verbs.SendWR, sge verbs.SGE) {
 	c.batch, c.sges = append(c.batch, wr), append(c.sges, sge)
 }
 
-// postBatchLocked posts all requests of batch by one call, because the software device then needs only one system call for them.
-// If the device refuses one of them, the connection ends, and the operations of all requests fail.
+// postBatchLocked posts all requests of batch by one call, because the software device then needs only one system call for them. The last packet is
+// signaled if shape.signal packets or more were posted since the last signaled one. Its completion stands for those before it, which saves the device
+// and the poller a completion each.
+// If the device refuses a request, the connection ends, and the operations of all requests fail.
 //
 // +checklocks:c.mu
 func (c *conn) postBatchLocked() {
 	if len(c.batch) == 0 {
 		return
+	}
+	if c.lastSend >= 0 && c.silent >= c.shape.signal {
+		c.batch[c.lastSend].Flags |= verbs.Signaled
+		c.lastSlot, c.silent = noSlot, 0
+	}
+	if c.lastSend >= 0 {
+		c.lastSend = -1
+		c.fresh.Store(true)
 	}
 	for i := range c.batch {
 		c.batch[i].SGL = c.sges[i : i+1]
@@ -561,6 +590,9 @@ func (c *conn) postLocked(slot, n int) {
 	if c.flow {
 		c.credits--
 	}
+	c.prior[slot] = c.lastSlot
+	c.lastSlot, c.lastSend = slot, len(c.batch)
+	c.silent++
 	c.addLocked(verbs.SendWR{ID: idSend | uint64(slot), Op: verbs.OpSend}, c.sendMR.SGE(slot*c.shape.receive, n))
 }
 
@@ -578,6 +610,9 @@ func (c *conn) failSoonLocked(err error) {
 //
 // +checklocks:c.polling
 func (c *conn) poll() int {
+	if c.fresh.Load() {
+		c.fresh.Store(false)
+	}
 	n, err := c.cq.Poll(c.wcs[:])
 	if err != nil {
 		c.fail(na.Unreachable, err)
@@ -610,7 +645,11 @@ func (c *conn) settle(idle bool) {
 	list := endings(buf[:0])
 	over := 0
 	c.mu.Lock()
-	c.free = append(c.free, c.freed...)
+	for _, slot := range c.freed {
+		for ; slot != noSlot; slot = c.prior[slot] {
+			c.free = append(c.free, slot)
+		}
+	}
 	c.freed = c.freed[:0]
 	if n := len(c.again); n > 0 {
 		c.open, c.ending.heard = true, true

@@ -248,7 +248,7 @@ func (c *conn) idleLocked() bool {
 	if c.ending.asked { // what waits is for the next connection
 		return c.end == nil && c.responses == 0
 	}
-	return c.end == nil && len(c.queue) == c.head && len(c.free) == c.shape.slots && c.moves.idle()
+	return c.end == nil && len(c.queue) == c.head && c.sentLocked() && c.moves.idle()
 }
 
 // idle reports whether there is no transfer, and the device works on no read or write.

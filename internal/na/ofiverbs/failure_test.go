@@ -140,8 +140,11 @@ func first(op verbs.Opcode, do fault.Action) fault.Rule {
 	return fault.Rule{Match: fault.Match{At: fault.AtSend, Queue: 1, Ops: []verbs.Opcode{op}, Nth: 1}, Do: do}
 }
 
+// lossTime is the longest time from the event that ends a connection to the failure of the operations on it.
+const lossTime = 100 * time.Millisecond
+
 // TestQueueFails checks that a completion with an error, an overrun of the completion queue, and the end of a queue pair complete each operation
-// that is under way on the connection with an error that names the cause. A request that was not sent leaves over the next connection.
+// that is under way on the connection with an error that names the cause, within lossTime. A request that was not sent leaves over the next connection.
 func TestQueueFails(t *testing.T) {
 	const ended = "ended the connection"
 	for name, tc := range map[string]struct {
@@ -167,12 +170,16 @@ func TestQueueFails(t *testing.T) {
 				c.cork() // so that all is queued before the first failure
 				unsent, second := f.request(2)
 				ops := map[string]*call{"response": answer, "first transfer": f.move(tc.put, 3<<20), "second transfer": f.move(!tc.put, 3<<20)}
+				begin := time.Now()
 				c.uncork()
 				if tc.start != nil {
 					f.pending(ops)
 					tc.start(f)
 				}
 				f.failed(ops, na.Unreachable, tc.match, tc.want)
+				if took := time.Since(begin); took > lossTime {
+					t.Errorf("the operations fail after %v", took)
+				}
 				f.pending(map[string]*call{"request": unsent, "its response": second})
 				f.accept(1)
 				unsent.want(t, 0)

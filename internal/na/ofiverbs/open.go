@@ -226,6 +226,7 @@ type shape struct {
 	window   int // receives that a new connection has
 	receive  int // bytes of the buffer of a receive
 	slots    int // of packets that are being sent
+	signal   int // packets of which one is signaled
 	oneSided int // reads and writes that are posted at a time
 	chunk    uint64
 }
@@ -265,6 +266,7 @@ func shapeOf(cfg *Config, attr *verbs.DeviceAttr) (shape, error) {
 		return s, fmt.Errorf("connections of device %s carry %d bytes of private data (DeviceAttr.MaxPrivateData); %d are needed", attr.Name, limit, 1+requestLen+extensionLen)
 	}
 	s.window = s.receives
+	s.signal = signalOf(attr, s.slots)
 	for i := range attr.Ports {
 		if m := attr.Ports[i].MaxMsgSize; m > 0 {
 			s.chunk = min(s.chunk, m)
@@ -281,10 +283,23 @@ func (s shape) ofShared(attr *verbs.DeviceAttr) shape {
 		return shape{}
 	}
 	s.receives, s.window, s.slots = sharedMost, sharedWindow, min(s.slots, sharedSlots)
+	s.signal = signalOf(attr, s.slots)
 	if attr.MaxSRQWR > 0 && attr.MaxSRQWR < sharedMost || attr.MaxCQE > 0 && attr.MaxCQE < s.depth() {
 		return shape{}
 	}
 	return s
+}
+
+// quietPart is the part of the slots, 1 of quietPart, that may hold packets of which no completion will come before further packets are sent.
+const quietPart = 4
+
+// signalOf returns the number of packets of which one is signaled, for a connection with that many slots. On a device with exact statuses each batch
+// has a signaled packet, because the completion shows that the peer's device lives. On the others it shows only that TCP of this host has the bytes.
+func signalOf(attr *verbs.DeviceAttr, slots int) int {
+	if attr.Caps.Has(verbs.CapExactStatus) {
+		return 1
+	}
+	return max(1, slots/quietPart)
 }
 
 // depth returns the number of completions that can wait at a time.

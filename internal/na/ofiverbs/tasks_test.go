@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"cinnabar/internal/na"
+	"cinnabar/verbs"
+	"cinnabar/verbs/verbstest/memdev"
 )
 
 // serve opens an endpoint that calls before with the tag of each request, and then answers with the bytes of the request.
@@ -122,6 +124,43 @@ func TestFlushSoon(t *testing.T) {
 		if err := answer.park(t); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestSignaledPackets checks that a device with exact statuses completes the last packet of each batch, that the others complete one packet of several,
+// that these completions free the slots of all packets before them, and that the connection then counts as one without packets under way.
+func TestSignaledPackets(t *testing.T) {
+	for name, without := range map[string]verbs.Caps{"exact statuses": 0, "others": verbs.CapExactStatus} {
+		t.Run(name, func(t *testing.T) {
+			dev := verbs.NewDevice(memdev.Open(memdev.Config{Without: without}))
+			t.Cleanup(func() {
+				if err := dev.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			server, client := openServer(t, Config{Device: dev}), openEndpoint(t, Config{Device: dev})
+			to := lookup(t, client, server)
+			ask(t, client, to, 1, nil)
+			c := client.connections()[0]
+			least, most := c.shape.slots, 0
+			for tag := uint32(2); tag < uint32(4*c.shape.slots); tag++ {
+				ask(t, client, to, tag, nil)
+				c.mu.Lock()
+				least, most = min(least, len(c.free)), max(most, c.silent)
+				c.mu.Unlock()
+			}
+			if exact := without == 0; exact && most > 0 || !exact && (most != c.shape.signal-1 || c.shape.signal < 2) {
+				t.Errorf("%d packets without a completion; one of %d is signaled", most, c.shape.signal)
+			}
+			if least < c.shape.slots/2 {
+				t.Errorf("%d of %d slots were free", least, c.shape.slots)
+			}
+			eventually(t, "all packets are sent", func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.sentLocked()
+			})
+		})
 	}
 }
 

@@ -129,7 +129,7 @@ func (c *conn) postMoveLocked(t *transfer, f *na.Fragment) {
 	slot := m.free[last]
 	m.free = m.free[:last]
 	m.slots[slot] = move{t: t, local: t.local, mem: f.Local[t.off : t.off+n]}
-	wr := verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Remote: r.at.Add(f.Offset + t.off)}
+	wr := verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Flags: verbs.Signaled, Remote: r.at.Add(f.Offset + t.off)}
 	if t.put {
 		wr.Op = verbs.OpWrite
 	}
@@ -154,7 +154,7 @@ func (c *conn) postConfirmLocked(t *transfer) {
 	slot := m.free[last]
 	m.free = m.free[:last]
 	m.slots[slot] = move{t: t}
-	c.addLocked(verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Remote: c.confirm}, c.byteMR.SGE(0, 1))
+	c.addLocked(verbs.SendWR{ID: idOneSided | uint64(slot), Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.confirm}, c.byteMR.SGE(0, 1))
 	t.under++
 	t.behind = true
 }

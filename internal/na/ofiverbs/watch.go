@@ -122,7 +122,7 @@ func (c *conn) look(w *watch) error {
 //
 // +checklocks:c.mu
 func (c *conn) probeLocked() error {
-	if _, err := c.qp.PostSend([]verbs.SendWR{{ID: idProbe, Op: verbs.OpRead}}); err != nil {
+	if _, err := c.qp.PostSend([]verbs.SendWR{{ID: idProbe, Op: verbs.OpRead, Flags: verbs.Signaled}}); err != nil {
 		return fmt.Errorf("post a read of no bytes to a silent peer: %w", err)
 	}
 	c.probing = true

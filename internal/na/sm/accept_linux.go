@@ -284,9 +284,8 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 		c.fail(na.Unreachable, errDied)
 	default:
 		e.makeRoom(time.Now())
-		if e.spawn(c.askAdmission) {
-			return nil
-		}
+		c.startAdmission()
+		return nil
 	}
 	if asks {
 		c.leave()
@@ -297,17 +296,40 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 // causeAdmit is the cause of a refusal by the program.
 const causeAdmit = "a client that Config.Admit does not admit"
 
+// startAdmission starts a goroutine that asks the program about the client of a new conn, and hands it the receive role of the conn. If the
+// endpoint is closing, no program is asked any more, and startAdmission ends the conn with a notice before it gives up the role, because the poller
+// would otherwise read messages of a client that is not admitted.
+func (c *conn) startAdmission() {
+	c.admission.Lock()
+	c.asked = true
+	c.admission.Unlock()
+	if c.ep.spawn(c.askAdmission) {
+		return
+	}
+	c.admitted(errEndpointCloses)
+}
+
+// errEndpointCloses is the reason for the refusal of a client about which the program is not asked any more.
+var errEndpointCloses = errors.New("the endpoint is being closed")
+
 // askAdmission lets the program accept or refuse the client of a new conn. It has the receive role of the conn meanwhile, and gives it up.
 func (c *conn) askAdmission() {
 	e, a := c.ep, c.addr
-	host := e.hosts(a.ident, a.uid)
-	if err := e.cfg.Admit.Admit(e.life, host, a.Identity()); err != nil {
+	c.admitted(e.cfg.Admit.Admit(e.life, e.hosts(a.ident, a.uid), a.Identity()))
+	e.poll.wake() // for the messages that have come meanwhile
+}
+
+// admitted accepts the client of a new conn, or refuses it if err is not nil, and gives up the receive role of the conn.
+func (c *conn) admitted(err error) {
+	c.admission.Lock()
+	defer c.admission.Unlock()
+	c.asked = false
+	if err != nil {
 		c.refuse(causeAdmit, err)
 	} else {
-		e.cfg.Audit.Record(audit.Accepted, "client", host, slog.String(keyPeer, a.String()))
+		c.ep.cfg.Audit.Record(audit.Accepted, "client", c.ep.hosts(c.addr.ident, c.addr.uid), slog.String(keyPeer, c.addr.String()))
 	}
 	c.leave()
-	e.poll.wake() // for the messages that have come meanwhile
 }
 
 // takeEventfds takes both eventfds out of a datagram: the client writes to the first, the server to the second.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,13 @@ type conn struct {
 	unsignaled  int  // guarded by addr.mu: messages sent before the peer's doorbell came; promote rings for them
 	provisional bool // owned by the poller: the peer has sent no datagram so far
 	searched    bool // owned by the poller: awaitIdentity has looked for the datagram of the client
+
+	// admission is locked while the receive role passes from the goroutine that asks the program about the client, and while the poller makes the
+	// region anew beside that goroutine, which does not use the region before it has the lock. Lock order: before addr.mu.
+	admission sync.Mutex
+	// asked says that the program is asked about the client, and that the goroutine that asks has the receive role.
+	// +checklocks:admission
+	asked bool
 
 	role       role
 	ending     atomic.Pointer[ending] // set when the peer has left; the conn fails once its messages are delivered

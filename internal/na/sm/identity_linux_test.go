@@ -10,6 +10,7 @@ import (
 	proven "cinnabar/identity"
 	"cinnabar/internal/admission"
 	"cinnabar/internal/na"
+	"cinnabar/internal/progress"
 )
 
 // listenFor opens a server that sends the identity of each caller to a channel, and drops the request.
@@ -112,4 +113,86 @@ func TestAdmitHoldsMessages(t *testing.T) {
 	if n := len(callers); n != 0 || counted() != 1 {
 		t.Errorf("%d requests of clients that are not admitted, and %d refusals", n, counted())
 	}
+}
+
+// TestCutOffDuringAdmission has the region of a server cut off while the program is asked about two clients. The server makes the region anew and
+// serves other clients before the program decides. Afterwards a client of C's kind goes on, and one of this package has lost its connection.
+// parity: H07 A02
+func TestCutOffDuringAdmission(t *testing.T) {
+	asked, decide := make(chan struct{}, 2), make(chan error)
+	var slow atomic.Bool
+	cfg := Config{Prefix: privatePrefix("i"), Progress: progress.New(progress.Economy)}
+	admits := cfg
+	admits.Admit = admission.New(func(context.Context, proven.Peer) error {
+		if !slow.Load() {
+			return nil
+		}
+		asked <- struct{}{}
+		return <-decide
+	}, nil)
+	server, _ := serve(t, admits)
+	other := open(t, cfg)
+	c := newCaller(other, lookup(t, other, server.own.String()))
+	if _, err := c.call(t, []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	raw := newRaw(t, server)
+	raw.announce()
+	await(t, "a call of Admit", asked)
+	extended := newRaw(t, server)
+	extended.announceExtended()
+	await(t, "a call of Admit", asked)
+	slow.Store(false)
+	lost := clientConn(t, server, extended.pair)
+
+	quiet(t, server, other)
+	cut(t, server, 0)
+	eventually(t, "calls succeed", func() bool {
+		_, err := c.call(t, []byte("after"))
+		return err == nil
+	})
+	if !lost.dead.Load() || clientConn(t, server, raw.pair).dead.Load() {
+		t.Error("the cut ends the connection of a client of this package, and no other")
+	}
+	for range 2 {
+		decide <- nil
+	}
+	raw.again()
+	raw.request(1, []byte("C's"))
+	if d, msg := raw.answer(); d.tag() != 1 || string(msg) != "C's" {
+		t.Errorf("tag %d, %q", d.tag(), msg)
+	}
+	if kind := extended.notice(); kind != typeRebuilt {
+		t.Errorf("the other client gets a message of type %#x", kind)
+	}
+	raw.release()
+	extended.release()
+}
+
+// TestAdmissionAtTheEnd checks that a client that comes when the endpoint starts no goroutines any more is refused with a notice, and that no
+// message of it is read.
+// parity: A02
+func TestAdmissionAtTheEnd(t *testing.T) {
+	server, callers := listenFor(t, Config{})
+	client := newRaw(t, server)
+	client.announceExtended()
+	c := clientConn(t, server, client.pair)
+	eventually(t, "the receive role", c.enter)
+	seal := func(yes bool) {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		server.sealed = yes
+	}
+	seal(true)
+	client.request(1, []byte("not admitted"))
+	c.startAdmission()
+	seal(false)
+	if kind := client.notice(); kind != typeRefused {
+		t.Errorf("the client gets a message of type %#x", kind)
+	}
+	if !c.dead.Load() || len(callers) != 0 {
+		t.Errorf("the connection lives: %t; %d requests were read", !c.dead.Load(), len(callers))
+	}
+	client.leave(t, server)
 }

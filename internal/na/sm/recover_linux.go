@@ -53,11 +53,11 @@ func (e *Endpoint) recoverRegion() {
 	}
 	e.maintenance.gone.Store(err != nil)
 	e.setRecovering(false)
-	for _, c := range held {
+	for _, h := range held {
 		if err != nil {
-			c.fail(na.Unreachable, errRebuilt)
+			h.fail(na.Unreachable, errRebuilt)
 		}
-		c.leave()
+		h.release()
 	}
 	switch {
 	case !e.mayLog(e.own):
@@ -100,22 +100,56 @@ func (e *Endpoint) intact(path string) (yes bool) {
 	return yes && err == nil
 }
 
-// holdConns takes the receive roles of all conns of the endpoint's own region, and returns these conns. The conns with this endpoint
+// heldConn is a conn of which no other goroutine uses the region.
+type heldConn struct {
+	*conn
+	asked bool // the conn's lock admission is held in place of its receive role
+}
+
+// hold keeps other goroutines from using the region of c, which the poller makes anew, and returns false if c is dead. It does not wait while the
+// program is asked about the client of c, because the answer may take long: the goroutine that asks has the receive role, and waits for the lock
+// admission before it uses the region.
+//
+// +checklocksignore: release unlocks admission
+func (c *conn) hold() (h heldConn, ok bool) {
+	c.admission.Lock()
+	if h = (heldConn{c, c.asked}); !h.asked {
+		c.admission.Unlock()
+		if !c.takeRole() {
+			return heldConn{}, false
+		}
+	}
+	if c.dead.Load() {
+		h.release()
+		return heldConn{}, false
+	}
+	return h, true
+}
+
+// release ends hold.
+//
+// +checklocksignore: hold has locked admission
+func (h *heldConn) release() {
+	if h.asked {
+		h.admission.Unlock()
+		return
+	}
+	h.leave()
+}
+
+// holdConns holds all conns of the endpoint's own region, and returns them. The conns with this endpoint
 // and with clients of this package fail; they are torn down when their role is left, so that their doorbells are open until then.
 // Conns that have failed before are left out, because another conn may have their Addr by now.
-func (e *Endpoint) holdConns() (held []*conn) {
+func (e *Endpoint) holdConns() (held []heldConn) {
 	for _, c := range e.list() {
 		if !c.server || c.reg != e.region {
 			continue
 		}
-		if !c.takeRole() {
+		h, ok := c.hold()
+		if !ok {
 			continue
 		}
-		if c.dead.Load() {
-			c.leave()
-			continue
-		}
-		held = append(held, c)
+		held = append(held, h)
 		if c.self || c.ext != nil {
 			c.ending.Store(&ending{kind: na.Unreachable, err: errRebuilt, keep: true})
 			c.fail(na.Unreachable, errRebuilt)
@@ -128,7 +162,7 @@ func (e *Endpoint) holdConns() (held []*conn) {
 const rebuildTries = 8
 
 // rebuildWhole calls rebuild, again if the region is cut off in the meantime.
-func (e *Endpoint) rebuildWhole(path string, held []*conn) (err error) {
+func (e *Endpoint) rebuildWhole(path string, held []heldConn) (err error) {
 	for range rebuildTries {
 		if err = e.rebuild(path, held); !errors.Is(err, shm.ErrFault) {
 			return err
@@ -137,11 +171,11 @@ func (e *Endpoint) rebuildWhole(path string, held []*conn) (err error) {
 	return err
 }
 
-// rebuild makes the region anew. No goroutine sends or receives through it in the meantime, because the caller has all receive roles,
+// rebuild makes the region anew. No goroutine sends or receives through it in the meantime, because the caller holds all conns,
 // and rebuild takes the locks of all peers.
 //
 // +checklocksignore
-func (e *Endpoint) rebuild(path string, held []*conn) error {
+func (e *Endpoint) rebuild(path string, held []heldConn) error {
 	if err := shm.Extend(path, e.files.region, extendedSize); err != nil {
 		return err
 	}

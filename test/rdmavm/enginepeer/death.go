@@ -13,6 +13,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/stats"
 )
 
 const (
@@ -22,10 +23,16 @@ const (
 	small = 1 << 20
 	// soon bounds the time until the survivor notices the death.
 	soon = 10 * time.Second
+	// newcomers is the number of engines of the survivor that connect to the victim while it dies.
+	newcomers = 10
+	// restBefore is the time for which the victim rests before it dies in phase idle, so that nothing is under way then.
+	restBefore = 200 * time.Millisecond
+	// glance is the interval at which the survivor looks at its connections.
+	glance = 5 * time.Millisecond
 )
 
 // phases are the phases that the package documentation describes.
-var phases = []string{"handler", "oneway", "pull", "push", "lend-pull", "lend-push"}
+var phases = []string{"connect", "handler", "oneway", "pull", "push", "lend-pull", "lend-push", "idle"}
 
 // killSelf ends this process at once.
 func killSelf() error {
@@ -43,8 +50,11 @@ func killSelf() error {
 func (s *side) die(ctx context.Context, in doomIn) error {
 	survivor := cinnabar.InfoFrom(ctx).Peer
 	switch in.Phase {
-	case "handler", "oneway":
+	case "connect", "handler", "oneway":
 		return killSelf()
+	case "idle":
+		time.AfterFunc(restBefore, func() { _ = killSelf() }) // returns only if there is no such process
+		return nil
 	}
 	b, err := s.e.Alloc(cinnabar.ReadWrite, large)
 	if err != nil {
@@ -127,17 +137,24 @@ func (s *side) survive(ctx context.Context, victim *cinnabar.Endpoint, phase str
 	}
 	lent := s.verdicts.expect(phase)
 	begin := time.Now()
-	if phase == "oneway" {
+	switch phase {
+	case "connect", "oneway", "idle":
 		if err := doomed.Send(ctx, victim, in); err != nil {
 			return err
 		}
+	}
+	switch phase {
+	case "connect":
+		err = s.arrive(ctx, victim)
+	case "oneway":
 		for err == nil && time.Since(begin) < soon {
 			_, err = echo.Call(ctx, victim, content{})
 		}
-	} else {
+	case "idle": // nothing is under way, so nothing fails
+	default:
 		_, err = doom.Call(ctx, victim, in)
 	}
-	if !aboutPeer(err) {
+	if fails := phase != "connect" && phase != "idle"; (fails || err != nil) && !aboutPeer(err) {
 		return fmt.Errorf("the call in phase %s ends with %w, which is not about the peer", phase, noError(err))
 	}
 	if lent != nil {
@@ -148,7 +165,62 @@ func (s *side) survive(ctx context.Context, victim *cinnabar.Endpoint, phase str
 	if took := time.Since(begin); took > soon {
 		return fmt.Errorf("phase %s: the death of the peer was noticed after %v", phase, took)
 	}
+	if err := s.lost(ctx, victim); err != nil {
+		return err
+	}
+	if st := s.e.Stats(); st.CallsActive != 0 || st.TransfersActive != 0 {
+		return fmt.Errorf("phase %s: %d calls and %d transfers are active after the death of the peer", phase, st.CallsActive, st.TransfersActive)
+	}
 	return nil
+}
+
+// arrive opens engines of this side, each of which connects to the victim while it dies. It returns nil if all their calls were answered, and otherwise
+// an error of a call, which is about the peer only if all errors are.
+func (s *side) arrive(ctx context.Context, victim *cinnabar.Endpoint) (err error) {
+	ended := make(chan error, newcomers)
+	for range newcomers {
+		go func() { ended <- s.arriveOnce(ctx, victim) }()
+	}
+	for range newcomers {
+		if callErr := <-ended; callErr != nil && (err == nil || aboutPeer(err)) {
+			err = callErr
+		}
+	}
+	return err
+}
+
+// arriveOnce opens an engine, which calls the victim.
+func (s *side) arriveOnce(ctx context.Context, victim *cinnabar.Endpoint) (err error) {
+	e, err := cinnabar.Listen(ctx, s.anyPort, &cinnabar.Config{Device: s.dev, DialRetry: dialRetry})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	to, err := e.Lookup(victim.String())
+	if err != nil {
+		return err
+	}
+	_, err = echo.Call(ctx, to, content{})
+	return err
+}
+
+// lost waits until this side has no connection with the victim. It returns an error if that takes longer than soon.
+func (s *side) lost(ctx context.Context, victim *cinnabar.Endpoint) error {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon) // because the context of a handler ends with the victim, its caller
+	defer cancel()
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	for {
+		connected := slices.ContainsFunc(s.e.State(-1).Connections, func(c stats.Connection) bool { return c.Peer == victim.String() })
+		if !connected {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-limited.Done():
+			return fmt.Errorf("there is still a connection with %s: %w", victim, context.Cause(limited))
+		}
+	}
 }
 
 // noError returns err, or if that is nil an error with the text "no error".

@@ -15,14 +15,16 @@
 //
 // One process, the survivor, calls the procedure doom of the other, the victim, which kills itself by SIGKILL:
 //
+//	connect    while 10 engines of the survivor connect to it
 //	handler    in the handler
 //	oneway     in the handler, of a request without response
 //	pull       while it reads memory of the survivor
 //	push       while it writes memory of the survivor
 //	lend-pull  while the survivor reads memory of the victim
 //	lend-push  while the survivor writes memory of the victim
+//	idle       while nothing is under way on their connection
 //
-// The call and the transfer of the survivor must end with an error about the peer within 10 seconds, without a deadline's help. With -kill the
-// survivor is the client, and afterwards calls the server's address until a new server, which the caller of the program starts there, responds. With
-// -die the survivor is the server, and goes on serving.
+// The call and the transfer of the survivor must end with an error about the peer within 10 seconds, without a deadline's help, and leave no
+// connection, call or transfer behind. With -kill the survivor is the client, and afterwards calls the server's address until a new server, which the
+// caller of the program starts there, responds. With -die the survivor is the server, and goes on serving.
 package main

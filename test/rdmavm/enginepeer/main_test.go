@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -16,7 +17,9 @@ const role = "enginepeer"
 
 func TestMain(m *testing.M) {
 	testproc.Main(map[string]func(args []string) error{
-		role: func(args []string) error { return program(context.Background(), args, os.Stdout) },
+		role: func(args []string) error {
+			return errors.Join(program(context.Background(), args, os.Stdout), goleak.Find())
+		},
 	})
 	goleak.VerifyTestMain(m)
 }
