@@ -199,13 +199,13 @@ var layers = map[string]row{
 	"margo": {code: []string{".", "internal/querylimit", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// The service manager of a program with engines.
-	"systemd": {code: []string{"."}, test: []string{"internal/tlstest", "verbs/auto"}},
+	"systemd": {code: []string{"."}, modules: []string{modSys}, test: []string{"internal/tlstest", "verbs/auto"}},
 
 	// A page about the engines of a program.
 	"debugpage": {code: []string{".", "internal/querylimit", "internal/hostquota"}},
 
 	// RPCs between programs in Go.
-	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
+	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants", "internal/querylimit", "internal/audit", "internal/hostquota"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
 
 	"balance": {code: []string{".", "codes", "internal/invariants", "native"}, test: []string{"internal/dnstest"}},
 	// Access lists over RPCs.
