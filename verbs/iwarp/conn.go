@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/progress"
@@ -70,6 +71,7 @@ type conn struct {
 	activity activity           // guarded by scan.mu
 	exited   chan struct{}      // closed when both goroutines have ended
 
+	id     identity.Peer   // of the peer
 	param  verbs.ConnParam // in force, with the peer's private data
 	active bool            // this side dialled
 	crc    bool
@@ -129,7 +131,7 @@ func newConn(q *qp, sock *socket, h handshake) *conn {
 	c := &conn{
 		dev: d, qp: q, sock: sock, active: h.active,
 		local: unmap(sock.LocalAddr()), remote: unmap(sock.RemoteAddr()),
-		param: h.param, crc: h.agreed.CRC,
+		id: h.id, param: h.param, crc: h.agreed.CRC,
 		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
 		exited: make(chan struct{}),
@@ -155,6 +157,7 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
 func (c *conn) Param() verbs.ConnParam     { return c.param }
+func (c *conn) Identity() identity.Peer    { return c.id } // implements verbs.Identified
 func (c *conn) Done() <-chan struct{}      { return c.done }
 
 func (c *conn) Err() error {

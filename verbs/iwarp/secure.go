@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
@@ -207,6 +208,16 @@ func (s *stream) SetDeadline(t time.Time) error { return s.tcp.SetDeadline(t) }
 
 // Close closes the TCP connection.
 func (s *stream) Close() error { return s.tcp.Close() }
+
+// identify returns the facts that are proven about the peer, at a host, of a connection whose set-up has succeeded on a device with a token; the zero Token:
+// without one.
+func (s *stream) identify(host netip.Addr, token identity.Token) identity.Peer {
+	p := identity.Peer{Kind: identity.Address, Host: host.Unmap().WithZone(""), Token: !token.IsZero()}
+	if s.tls != nil && s.tls.Identity().Verified() {
+		p.Kind, p.Subject, p.Names = identity.Certificate, s.tls.Identity().Subject(), s.tls.Identity().Names()
+	}
+	return p
+}
 
 // binding returns the value that binds a proof to the connection; nil without TLS, which has none.
 func (s *stream) binding() ([]byte, error) {
