@@ -115,7 +115,6 @@ func open(t *testing.T, c *clientv3.Client) *Resolver {
 }
 
 // TestResolver lists the servers in pages, and follows changes, also beyond a compaction.
-// parity(slow): A06
 func TestResolver(t *testing.T) {
 	c := server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
@@ -206,7 +205,6 @@ func TestTooMany(t *testing.T) {
 }
 
 // TestRegister registers a server that a client finds and calls. The key goes with Close, and comes back when its lease is lost.
-// parity(slow): A06
 func TestRegister(t *testing.T) {
 	c := server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)

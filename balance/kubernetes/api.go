@@ -221,7 +221,7 @@ func (a *api) get(ctx context.Context, query url.Values) (io.ReadCloser, error) 
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }() // nothing of it is needed after failure
 		return nil, failure(resp)
 	}
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
@@ -260,7 +260,7 @@ func (a *api) list(ctx context.Context, service, next string) (*endpointSliceLis
 	if err != nil {
 		return nil, err
 	}
-	defer body.Close()
+	defer func() { _ = body.Close() }() // all that is needed was read
 	b, err := io.ReadAll(io.LimitReader(body, maxPageBytes+1))
 	if err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func (a *api) watch(ctx context.Context, service, version string) iter.Seq2[*eve
 			yield(nil, err)
 			return
 		}
-		defer body.Close()
+		defer func() { _ = body.Close() }() // the watch is over
 		bound := &io.LimitedReader{R: body}
 		d := json.NewDecoder(bound)
 		for {
@@ -324,7 +324,7 @@ func readFile(name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		err = fmt.Errorf("%s has more than %d bytes", name, limit)

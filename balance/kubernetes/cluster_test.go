@@ -176,7 +176,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case req.Header.Get("Authorization") != "Bearer "+secret:
 		fail(w, http.StatusUnauthorized, "Unauthorized")
-	case req.URL.Path != "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices" || q.Get("labelSelector") != "kubernetes.io/service-name=store":
+	case strings.TrimPrefix(req.URL.Path, "/") != "apis/discovery.k8s.io/v1/namespaces/prod/endpointslices" || q.Get("labelSelector") != "kubernetes.io/service-name=store":
 		fail(w, http.StatusForbidden, "endpointslices is forbidden: "+req.URL.String())
 	case q.Get("watch") == "1":
 		c.watch(w, req)

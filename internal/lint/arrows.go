@@ -209,7 +209,7 @@ var layers = map[string]row{
 
 	"balance": {code: []string{".", "codes", "internal/invariants", "native"}, test: []string{"internal/dnstest"}},
 	// Access lists over RPCs.
-	"authz": {code: []string{".", "codes", "identity", "internal/audit"}, test: []string{"native", "internal/tlstest", "verbs/auto"}},
+	"authz": {code: []string{".", "codes", "identity", "internal/audit"}, test: []string{"native", "internal/tlstest", "verbs/auto", "verbs/iwarp"}},
 
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},

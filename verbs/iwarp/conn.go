@@ -234,7 +234,7 @@ func (c *conn) wakeReader() {
 	case c.resume <- struct{}{}:
 	default:
 	}
-	if c.sock.buffered() {
+	if c.sock.Buffered() {
 		c.sock.WakeRead() // because the socket does not report these bytes
 	}
 }
@@ -377,7 +377,7 @@ func (c *conn) writeLast() {
 			}
 			last[0] = last[0][min(n, len(last[0])):]
 		}
-		return c.sock.endWriting() == nil
+		return c.sock.EndWriting() == nil
 	})
 }
 
@@ -451,7 +451,7 @@ func (c *conn) endSending() {
 //
 // +checklocks:c.txMu
 func (c *conn) endStreamLocked() {
-	if c.tx.ending = c.sock.endWriting() != nil; c.tx.ending {
+	if c.tx.ending = c.sock.EndWriting() != nil; c.tx.ending {
 		c.blocked()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"cinnabar/identity"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlsio"
 	"cinnabar/verbs"
 )
 
@@ -191,7 +192,7 @@ func (d *device) start(q *qp, s *stream, h handshake) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	sock := &socket{nc, s.tls}
+	sock := &socket{tlsio.Stream{Conn: nc, TLS: s.tls}}
 	h.id = s.identify(sock.RemoteAddr().Addr(), d.cfg.Token)
 	set, _ := poller.Acquire() // after an error the set is nil, and the connection waits by itself
 	sock.Join(set)

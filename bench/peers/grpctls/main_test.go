@@ -17,7 +17,6 @@ func TestMain(m *testing.M) {
 }
 
 // TestCases measures each case for a moment.
-// parity(slow): Y05
 func TestCases(t *testing.T) {
 	s := setting{rounds: 2, duration: 20 * time.Millisecond}
 	var out strings.Builder
