@@ -146,7 +146,7 @@ type Config struct {
 	// calls it once for a connection, when the peer's connection request has come; the TLS handshake and the proof of the token come before. An
 	// error refuses the peer; the engine logs and counts it, and the peer is not sent the text of the error. Admit has 5 s; then its ctx ends, and
 	// the engine refuses the peer. At most 64 calls, and 16 for peers of one host, run at the same time, and one that goes on
-	// after its ctx has ended counts among them. The engine does not call Admit for peers that it connects to itself, nor for its own process,
+	// after its ctx has ended counts among them. Hosts take turns, and the last quarter of the calls is for hosts with one or two. The engine does not call Admit for peers that it connects to itself, nor for its own process,
 	// although these may send requests too; package authz can refuse those. Over na+sm a process in C that never sleeps (NA_NO_BLOCK) is not served by an engine with
 	// Admit, because such a process sends no credentials.
 	Admit func(ctx context.Context, p identity.Peer) error `json:"-"`
@@ -331,6 +331,13 @@ func (cfg *Config) listener(addr string, listen bool) (ln *net.TCPListener, wher
 	ln, ok := cfg.Listener.(*net.TCPListener)
 	if !ok {
 		return nil, "", argumentError("open engine", "", addr, "Listener is a %T; it must be a *net.TCPListener", cfg.Listener)
+	}
+	raw, err := ln.SyscallConn() // fails if ln is nil or the zero value
+	if err == nil {
+		err = raw.Control(func(uintptr) {}) // fails if ln is closed
+	}
+	if err != nil {
+		return nil, "", argumentError("open engine", "", addr, "Listener is not open: %v; give one of net.Listen that nothing has closed", err)
 	}
 	scheme, rest, _ := strings.Cut(addr, ":")
 	rest = strings.TrimPrefix(rest, "//")

@@ -200,4 +200,33 @@ func TestListenerRefused(t *testing.T) {
 	}
 	_, err := Listen(t.Context(), "ofi+tcp", &Config{Listener: struct{ net.Listener }{socket(t, "tcp4", "127.0.0.1:0")}})
 	wantCode(t, err, codes.InvalidArg, "it must be a *net.TCPListener")
+
+	closed := socket(t, "tcp4", "127.0.0.1:0")
+	must(t, closed.Close())
+	for name, l := range map[string]*net.TCPListener{"nil": nil, "the zero value": {}, "closed": closed.(*net.TCPListener)} {
+		for _, addr := range []string{"ofi+tcp", "tcps://", "na+sm://"} {
+			if _, err := Listen(t.Context(), addr, &Config{Listener: l}); codes.Of(err) != codes.InvalidArg || !strings.Contains(err.Error(), "Listener is not open") {
+				t.Errorf("%s, %s: %v", name, addr, err)
+			}
+		}
+	}
+}
+
+// TestListenerThatDoesNotListen gives an engine a bound socket of which net.FileListener has made a listener.
+func TestListenerThatDoesNotListen(t *testing.T) {
+	c, err := net.Dial("tcp4", socket(t, "tcp4", "127.0.0.1:0").Addr().String())
+	must(t, err)
+	defer c.Close()
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Skipf("this system gives no descriptor of a connection: %v", err)
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	must(t, err)
+	_, err = Listen(t.Context(), "ofi+tcp", &Config{Listener: l})
+	wantCode(t, err, codes.InvalidArg, "does not listen")
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener is open: %v", err)
+	}
 }

@@ -20,12 +20,13 @@ import (
 	"cinnabar/internal/tlstest"
 	"cinnabar/native"
 	"cinnabar/verbs/auto"
+	"cinnabar/verbs/iwarp"
 )
 
 // open opens an engine that serves, or one for calls.
 func open(t *testing.T, addr string, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	if strings.HasPrefix(addr, "ofi+verbs") {
+	if strings.HasPrefix(addr, "ofi+verbs") && (cfg == nil || cfg.Device == nil) {
 		dev := device(t)
 		c := cinnabar.Config{}
 		if cfg != nil {
@@ -125,6 +126,22 @@ func serveAll(t *testing.T, e *cinnabar.Engine, ran *atomic.Int32) {
 	}
 }
 
+// secureDevice opens an RDMA device in software with TLS.
+func secureDevice(t *testing.T, cfg *tls.Config) *auto.Device {
+	t.Helper()
+	cfg.ServerName = "127.0.0.1"
+	dev, err := iwarp.Open(iwarp.Config{TLS: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return auto.Use(dev)
+}
+
 // TestGuardedEngine calls every kind of RPC of an engine with a list: plain ones, one-way ones, streams, and the built-in ones.
 // parity: A02 Y06
 func TestGuardedEngine(t *testing.T) {
@@ -206,6 +223,7 @@ func TestIdentities(t *testing.T) {
 	}{
 		{"ofi+tcp://127.0.0.1", nil, nil, "addr:127.0.0.1"},
 		{"ofi+verbs://127.0.0.1", nil, nil, "addr:127.0.0.1"},
+		{"ofi+verbs://127.0.0.1", &cinnabar.Config{Device: secureDevice(t, ca.Local(t))}, &cinnabar.Config{Device: secureDevice(t, ca.Mutual(t, tlstest.Certificate{Name: "anna"}))}, "subject:CN=anna addr:127.0.0.1"},
 		{"ofi+tcp://127.0.0.1", &cinnabar.Config{Token: tok}, &cinnabar.Config{Token: tok}, "addr:127.0.0.1 token"},
 		{"ofi+tcps://127.0.0.1", &cinnabar.Config{TLS: ca.Local(t)}, &cinnabar.Config{TLS: ca.Mutual(t, tlstest.Certificate{Name: "anna", Hosts: []string{"127.0.0.1"}})}, "subject:CN=anna IP:127.0.0.1 addr:127.0.0.1"},
 		{"na+sm", nil, nil, fmt.Sprintf("uid:%d (process %d)", os.Getuid(), os.Getpid())},

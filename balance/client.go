@@ -150,9 +150,14 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// run calls the Resolver at the start, after each Refresh, and when servers fail, but at most once in MinRefresh.
+// run calls the Resolver at the start, after each Refresh, when servers fail, and when a Notifier says so, but at most once in MinRefresh.
 func (c *Client) run() {
+	notifier, _ := c.cfg.Resolver.(Notifier)
 	for {
+		var news <-chan struct{} // nil: never
+		if notifier != nil {
+			news = notifier.Changed() // before Resolve, so that no change is lost
+		}
 		c.resolve()
 		select {
 		case <-c.wanted: // set before the answer, which serves it
@@ -165,6 +170,7 @@ func (c *Client) run() {
 		select {
 		case <-refresh.C:
 		case <-c.wanted:
+		case <-news:
 		case <-c.ctx.Done():
 		}
 		refresh.Stop()

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"cinnabar/codes"
+	"cinnabar/internal/invariants"
 )
 
 // Resolver lists the servers of a service. A Client calls Resolve from one goroutine at a time. The context ends after ten seconds, or when Client.Close
@@ -20,6 +21,14 @@ type Resolver interface {
 	// Resolve returns the servers in the order of preference. An empty list says that there is none now; with an error the Client keeps the servers that
 	// it has. The Client takes the first ones up to Config.MaxServers.
 	Resolve(ctx context.Context) ([]Address, error)
+}
+
+// Notifier is a Resolver that learns of changes by itself, as one does that watches a registry. A Client that uses one calls Resolve also after a change, at
+// most once in Config.MinRefresh.
+type Notifier interface {
+	Resolver
+	// Changed returns a channel that is closed by the next change of what Resolve returns. It does not block, and may be called by several goroutines.
+	Changed() <-chan struct{}
 }
 
 // Address is a server.
@@ -50,6 +59,60 @@ func StaticAddrs(addrs ...string) Static {
 
 // Resolve implements [Resolver].
 func (s Static) Resolve(context.Context) ([]Address, error) { return s, nil }
+
+// Feed is a Notifier whose servers come from the program, such as from a goroutine that watches a registry. The zero value has no servers yet, so Resolve
+// waits for the first Set. All methods are safe for concurrent use.
+type Feed struct {
+	mu invariants.Mutex
+	// +checklocks:mu
+	set bool // Set was called
+	// +checklocks:mu
+	list []Address
+	// +checklocks:mu
+	err error
+	// +checklocks:mu
+	changed chan struct{} // closed by the next change; nil: nothing waits for it
+}
+
+// Set makes Resolve return list and err. With an error a Client keeps the servers that it has. The list must not change afterwards.
+func (f *Feed) Set(list []Address, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	same := f.set && fmt.Sprint(f.err) == fmt.Sprint(err) && slices.EqualFunc(f.list, list, func(a, b Address) bool { return a.String() == b.String() })
+	f.set, f.list, f.err = true, list, err
+	if !same && f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
+}
+
+// Resolve implements [Resolver].
+func (f *Feed) Resolve(ctx context.Context) ([]Address, error) {
+	for {
+		changed := f.Changed()
+		f.mu.Lock()
+		set, list, err := f.set, f.list, f.err
+		f.mu.Unlock()
+		if set {
+			return list, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("balance: no servers are known yet: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// Changed implements [Notifier].
+func (f *Feed) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return f.changed
+}
 
 // DNS takes the addresses of a host name (A and AAAA records), each of which is a server at the same port. They are in ascending order.
 //

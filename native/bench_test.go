@@ -33,18 +33,24 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkCancel measures the time from the cancel of a call to the end of its handler's context.
+// BenchmarkCancel measures the time from the cancel of a call to the end of its handler's context, and reports the longest one.
 func BenchmarkCancel(b *testing.B) {
-	server, ep := pair(b, tcp, nil, nil)
+	for _, network := range []string{tcp, tcps} {
+		b.Run(network[:indexOf(network)], func(b *testing.B) { cancelOver(b, network) })
+	}
+}
+
+func cancelOver(b *testing.B, network string) {
+	server, ep := pair(b, network, nil, nil)
 	rpc := native.New[struct{}, struct{}]("wait")
-	began, ended := make(chan struct{}), make(chan struct{})
+	began, ended := make(chan struct{}), make(chan time.Time)
 	must(b, rpc.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-ctx.Done()
-		ended <- struct{}{}
+		ended <- time.Now()
 		return struct{}{}, ctx.Err()
 	}))
-	b.StopTimer()
+	var sum, longest time.Duration
 	for range b.N {
 		ctx, cancel := context.WithCancel(b.Context())
 		done := make(chan struct{})
@@ -53,10 +59,12 @@ func BenchmarkCancel(b *testing.B) {
 			close(done)
 		}()
 		<-began
-		b.StartTimer()
+		start := time.Now()
 		cancel()
-		<-ended
-		b.StopTimer()
+		took := (<-ended).Sub(start)
+		sum, longest = sum+took, max(longest, took)
 		<-done
 	}
+	b.ReportMetric(float64(sum)/float64(b.N), "ns/op")
+	b.ReportMetric(float64(longest)/1e6, "ms-longest")
 }

@@ -13,3 +13,9 @@ func SendCancel(ctx context.Context, to cinnabar.Target, ids ...uint64) error {
 
 // CallID returns the id of the call that a handler serves.
 func CallID(ctx context.Context) uint64 { return served(ctx).id }
+
+// ReflectOnce asks for a page of descriptions without a repetition.
+func ReflectOnce(ctx context.Context, to cinnabar.Target) error {
+	_, err := reflectRPC.Call(ctx, to, reflectRequest{First: true})
+	return err
+}

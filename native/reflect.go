@@ -3,14 +3,19 @@ package native
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"cinnabar"
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
 	"cinnabar/codes"
+	"cinnabar/internal/audit"
 	"cinnabar/internal/envelope"
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/querylimit"
 )
 
 // Description describes an RPC that a server has registered, as [Reflect] receives it. All texts are printable.
@@ -110,8 +115,18 @@ var reflectRPC = New[reflectRequest, reflectPage]("__native_reflect__")
 //
 // One RPC is described with at most 256 types, 1,024 fields, types that lie 32 deep in each other, and 32 KiB of names and tags. A type that refers to
 // itself is described once.
+//
+// An answer has at most 256 RPCs and costs the server some of its time, so a host gets ten a second, and all hosts together 40. Further requests fail with
+// codes.Again; [Reflect] repeats them.
 func HandleReflection(on cinnabar.Registrar, opts ...cinnabar.HandleOption) error {
+	limiter := querylimit.New()
 	return reflectRPC.Handle(on, func(ctx context.Context, in reflectRequest) (reflectPage, error) {
+		end, err := limiter.Begin(hostquota.FromContext(ctx))
+		if err != nil {
+			audit.RecordIn(ctx, audit.Refused, "a peer reads descriptions too often")
+			return reflectPage{}, fmt.Errorf("%w: %w", codes.Again, err)
+		}
+		defer end()
 		return describePage(served(ctx).Served.Registrations(), in), nil
 	}, opts...)
 }
@@ -149,12 +164,13 @@ func (d *Description) size() int {
 }
 
 // Reflect asks the process that to names for its RPCs with that name, or for all if it is empty, and yields them in the order of their ids. An error is
-// yielded once, as the last value: codes.NoEntry says that the server has no reflection ([HandleReflection]).
+// yielded once, as the last value: codes.NoEntry says that the server has no reflection ([HandleReflection]). If the server answers codes.Again, Reflect asks
+// again after a pause, at most eight times in succession, which take five seconds.
 func Reflect(ctx context.Context, to cinnabar.Target, name string) iter.Seq2[Description, error] {
 	return func(yield func(Description, error) bool) {
 		next, total := reflectRequest{Name: name, First: true}, 0
 		for {
-			page, err := reflectRPC.Call(ctx, to, next)
+			page, err := reflectPatiently(ctx, to, next)
 			if err == nil {
 				err = page.follows(next)
 			}
@@ -174,6 +190,24 @@ func Reflect(ctx context.Context, to cinnabar.Target, name string) iter.Seq2[Des
 			if !page.More {
 				return
 			}
+		}
+	}
+}
+
+// reflectPatiently asks for a page, again after a pause if the server has no time for it.
+func reflectPatiently(ctx context.Context, to cinnabar.Target, in reflectRequest) (reflectPage, error) {
+	const first, most, repeats = 100 * time.Millisecond, 800 * time.Millisecond, 8
+	for pause, n := first, 0; ; pause, n = min(2*pause, most), n+1 {
+		page, err := reflectRPC.Call(ctx, to, in)
+		if !errors.Is(err, codes.Again) || n == repeats {
+			return page, err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return reflectPage{}, fmt.Errorf("%w, after: %w", context.Cause(ctx), err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/native"
+	"cinnabar/stats"
 )
 
 type (
@@ -120,5 +122,44 @@ func TestReflectPages(t *testing.T) {
 		if !seen["rpc"+strings.Repeat("x", i)] {
 			t.Fatalf("RPC %d is not described", i)
 		}
+	}
+}
+
+// TestReflectTooOften has one host ask without a pause. The server refuses most of its questions, and answers another host; Reflect succeeds on both.
+// parity: A06
+func TestReflectTooOften(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has further loopback addresses")
+	}
+	server := listen(t, "ofi+tcp://0.0.0.0", nil)
+	must(t, native.HandleReflection(server))
+	port := server.Addr()[strings.LastIndexByte(server.Addr(), ':')+1:]
+	ctx := patient(t)
+	at := func(host string) *cinnabar.Endpoint {
+		ep, err := open(t, "ofi+tcp://"+host, nil).Lookup("ofi+tcp://127.0.0.1:" + port)
+		must(t, err)
+		return ep
+	}
+	greedy, modest := at("127.0.0.2"), at("127.0.0.3")
+	var refused error
+	for range 1000 {
+		if refused = native.ReflectOnce(ctx, greedy); refused != nil {
+			break
+		}
+	}
+	wantError(t, refused, codes.Again)
+	must(t, native.ReflectOnce(ctx, modest))
+	n := 0
+	for _, err := range native.Reflect(ctx, greedy, "__native_reflect__") {
+		must(t, err)
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d descriptions, want 1", n)
+	}
+	if !slices.ContainsFunc(server.Stats().Security.Events, func(e stats.SecurityEvent) bool {
+		return e.Event == "refused" && strings.Contains(e.Cause, "too often") && e.Count > 0
+	}) {
+		t.Errorf("no refusal in %+v", server.Stats().Security.Events)
 	}
 }

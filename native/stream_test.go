@@ -496,13 +496,13 @@ func TestStreamSelf(t *testing.T) {
 	mu.Unlock()
 }
 
-// TestStreamLarge sends a million elements, and one of 1 GiB each way.
+// TestStreamLarge sends a million elements, and one of 1 GiB each way, over each network.
 // parity(slow): A05
 func TestStreamLarge(t *testing.T) {
 	if os.Getenv("CINNABAR_LARGE") == "" {
 		t.Skip("set CINNABAR_LARGE=1 for a million elements, and elements of 1 GiB")
 	}
-	onNetworks(t, func(t *testing.T, network string) {
+	onAllNetworks(t, func(t *testing.T, network string) {
 		cfg := &cinnabar.Config{MaxMemory: 12 << 30, MaxOverflow: 3 << 29}
 		server, ep := pair(t, network, cfg, cfg)
 		must(t, chat.Handle(server, echoStream[int64]))

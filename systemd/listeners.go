@@ -30,10 +30,22 @@ var ErrTaken = errors.New("the sockets of the service manager are taken already"
 
 // Listeners returns the listening sockets that the service manager has opened, in the order of the socket units, and none if it has opened
 // none for this process. The caller closes them. Listeners takes over the descriptors, so only its first call returns them; a later
-// one fails with [ErrTaken]. A socket that does not listen for streams is an error, and then all are closed.
+// one fails with [ErrTaken]. A descriptor that does not listen for streams, or that this process has opened itself, is an error. Then Listeners takes none of
+// them and closes none, because a LISTEN_FDS that is too large names descriptors of the program.
 func Listeners() ([]Listener, error) {
 	names, err := descriptorNames(os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES"), os.Getpid())
 	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	if taken.Load() {
+		return nil, ErrTaken
+	}
+	for i, name := range names {
+		if derr := checkDescriptor(firstDescriptor + i); derr != nil {
+			err = errors.Join(err, fmt.Errorf("socket %d of the service manager, %q: %w", i+1, name, derr))
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if taken.Swap(true) {
@@ -41,6 +53,12 @@ func Listeners() ([]Listener, error) {
 	}
 	return takeListeners(firstDescriptor, names)
 }
+
+// Errors of descriptors that are no sockets of the service manager.
+var (
+	errNotPassed = errors.New("the service manager has not passed it to this process; LISTEN_FDS is too large")
+	errNoStream  = errors.New("it does not listen for streams (ListenStream= of the socket unit)")
+)
 
 // descriptorNames returns the names of the descriptors that were passed to process self, from firstDescriptor on.
 func descriptorNames(pid, count, names string, self int) ([]string, error) {
@@ -101,7 +119,7 @@ func takeListener(fd int, name string) (net.Listener, error) {
 		return nil, errors.Join(cerr, l.Close())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("it does not listen for streams (ListenStream= of the socket unit): %w", err)
+		return nil, fmt.Errorf("%w: %w", errNoStream, err)
 	}
 	if u, ok := l.(*net.UnixListener); ok {
 		u.SetUnlinkOnClose(false) // the file belongs to the manager

@@ -19,15 +19,62 @@ import (
 // roleEnv names the role of a process of the test binary that has descriptors.
 const roleEnv = "CINNABAR_TEST_SYSTEMD_ROLE"
 
+// tooMany is the role that calls takeTooMany; others call takeAndPrint.
+const tooMany = "too many"
+
 func TestMain(m *testing.M) {
-	if os.Getenv(roleEnv) != "" {
-		if err := takeAndPrint(); err != nil {
+	if role := os.Getenv(roleEnv); role != "" {
+		take := takeAndPrint
+		if role == tooMany {
+			take = takeTooMany
+		}
+		if err := take(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// takeTooMany calls Listeners with a LISTEN_FDS that also names a listener and a file of this process, and prints the error. The descriptors stay open.
+func takeTooMany() error {
+	own, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(os.Args[0])
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv("LISTEN_FDS", strconv.Itoa(int(file.Fd())-firstDescriptor+1)); err != nil {
+		return err
+	}
+	list, err := Listeners()
+	if err == nil || list != nil {
+		return fmt.Errorf("Listeners returns %d sockets: %w", len(list), err)
+	}
+	fmt.Println(err)
+	c, err := net.Dial("tcp4", own.Addr().String())
+	if err != nil {
+		return fmt.Errorf("the listener of the process is closed: %w", err)
+	}
+	accepted, err := own.Accept() // also the poller, whose descriptor was named, is open
+	if err != nil {
+		return fmt.Errorf("the listener of the process is closed: %w", err)
+	}
+	_, err = file.Stat()
+	if err = errors.Join(err, c.Close(), accepted.Close(), own.Close(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Setenv("LISTEN_FDS", "1"); err != nil {
+		return err
+	}
+	list, err = Listeners() // the first call has not taken the socket that was passed
+	if err != nil || len(list) != 1 {
+		return fmt.Errorf("with the right LISTEN_FDS: %d sockets, %w", len(list), err)
+	}
+	return list[0].Close()
 }
 
 // takeAndPrint takes the sockets, accepts a connection of each, and prints names and addresses.
@@ -150,6 +197,20 @@ func TestListenersRefuse(t *testing.T) {
 	}
 	if list, err := Listeners(); len(list) > 0 || err != nil { // not from a service manager
 		t.Errorf("without variables: %v, %v", list, err)
+	}
+}
+
+// TestTooManyDescriptors checks that a LISTEN_FDS which is too large closes no descriptor of the process.
+func TestTooManyDescriptors(t *testing.T) {
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := activated(t, "", fileOf(t, tcp))
+	cmd.Env = append(cmd.Env, roleEnv+"="+tooMany)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), errNotPassed.Error()) || strings.Contains(string(out), "socket 1") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

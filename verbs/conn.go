@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"cinnabar/identity"
 )
 
 // ConnParam are the parameters of one side of a connection (struct
@@ -97,6 +99,10 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.drv.LocalAddr() }
 
 // RemoteAddr returns the address of the peer.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.drv.RemoteAddr() }
+
+// Identity returns the facts that are proven about the peer: on the software device with TLS the verified certificate, and with a token that the peer has
+// proven it; on other devices the address.
+func (c *Conn) Identity() identity.Peer { return IdentityOf(c.drv) }
 
 // Param returns the parameters in force, with the peer's private data.
 func (c *Conn) Param() ConnParam { return c.drv.Param() }

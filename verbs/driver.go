@@ -3,6 +3,8 @@ package verbs
 import (
 	"context"
 	"net/netip"
+
+	"cinnabar/identity"
 )
 
 // A device implements the interfaces of this file. A program holds the types of the same
@@ -205,6 +207,23 @@ type ConnDriver interface {
 	Done() <-chan struct{}
 	// Err returns the reason of the end: ErrDisconnected for an orderly one, nil before Done.
 	Err() error
+}
+
+// Identified is implemented by a ConnDriver and by a ConnRequestDriver of a device that proves more about its peers than their addresses.
+type Identified interface {
+	// Identity returns the facts that are proven about the peer. It does not block, and the result does not change.
+	Identity() identity.Peer
+}
+
+// IdentityOf returns the identity of the peer of a ConnDriver or ConnRequestDriver: its address, if the driver is not Identified.
+func IdentityOf(drv interface{ RemoteAddr() netip.AddrPort }) identity.Peer {
+	if i, ok := drv.(Identified); ok {
+		return i.Identity()
+	}
+	if a := drv.RemoteAddr().Addr(); a.IsValid() {
+		return identity.Peer{Kind: identity.Address, Host: a.Unmap().WithZone("")}
+	}
+	return identity.Peer{}
 }
 
 // MRInit is the memory of a new region. The caller of RegMR keeps Bytes mapped and in place (pinned

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"sync/atomic"
+
+	"cinnabar/identity"
 )
 
 // Listen takes connection requests at addr; port 0 picks a free one, an
@@ -82,6 +84,9 @@ func (r *ConnRequest) LocalAddr() netip.AddrPort { return r.drv.LocalAddr() }
 
 // RemoteAddr returns the address of the peer.
 func (r *ConnRequest) RemoteAddr() netip.AddrPort { return r.drv.RemoteAddr() }
+
+// Identity returns the facts that are proven about the peer, as [Conn.Identity] does, so that a program can reject it.
+func (r *ConnRequest) Identity() identity.Peer { return IdentityOf(r.drv) }
 
 // Param returns the parameters that the peer asked for.
 func (r *ConnRequest) Param() ConnParam { return r.drv.Param() }

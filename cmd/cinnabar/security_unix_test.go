@@ -21,7 +21,7 @@ import (
 // secured are the commands that listen or dial with an engine, or with the software device.
 var secured = []string{
 	"send", "recv", "rping", "pingpong",
-	"perf serve", "perf rate", "perf bw-read", "perf bw-write", "call", "ping", "query", "shutdown",
+	"perf serve", "perf rate", "perf bw-read", "perf bw-write", "perf verbs", "call", "ping", "query", "shutdown",
 	"top",
 	"mem serve", "mem alloc", "mem put", "mem get", "mem free", "mem stat",
 }
@@ -193,6 +193,17 @@ func TestSecuredDevice(t *testing.T) {
 	server = clitest.Start(t, strings.Fields("pingpong -n 10 -p "+exchange+both)...)
 	server.Stdout.Expect("local address")
 	clitest.WantRun(t, cli.ExitOK, strings.Fields("pingpong -n 10 127.0.0.1 -p "+exchange+both))
+	if code := server.ExitCode(); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, server.Stderr)
+	}
+
+	server = clitest.Start(t, strings.Fields("perf verbs --size 64 --count 10 --listen 127.0.0.1:0"+both)...)
+	measure := "perf verbs --size 64 --count 10 " + server.Stdout.Expect(`127\.0\.0\.1:\d+`)[0]
+	clitest.WantRun(t, cli.ExitOK, strings.Fields(measure+both))
+	clitest.WantRun(t, cli.ExitOK, strings.Fields(strings.Replace(measure, "127.0.0.1", "localhost", 1)+both))
+	clitest.WantRun(t, cli.ExitFailure, strings.Fields(measure), "requires TLS")
+	clitest.WantRun(t, cli.ExitFailure, strings.Fields(measure+tls), "requires a token")
+	server.Interrupt()
 	if code := server.ExitCode(); code != cli.ExitOK {
 		t.Errorf("exit code %d: %s", code, server.Stderr)
 	}

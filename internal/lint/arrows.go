@@ -116,12 +116,12 @@ var layers = map[string]row{
 
 	// verbs declares the interfaces of devices and imports no device; its tests open one.
 	"verbs": {
-		code: []string{"internal/hostmem", "internal/invariants", "internal/progress"},
+		code: []string{"identity", "internal/hostmem", "internal/invariants", "internal/progress"},
 		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp", "internal/leaktest"},
 	},
 	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, also those of tests
 	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
-	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/leaktest"}},
+	"verbs/rdmacm":              {code: []string{"identity", "verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/leaktest"}},
 	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/leaktest"}},
 	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
@@ -142,7 +142,7 @@ var layers = map[string]row{
 	},
 	"internal/devicetest": {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}}, // for tests on either device
 	"verbs/fault": {
-		code: []string{"verbs", "internal/hostmem", "internal/invariants"},
+		code: []string{"identity", "verbs", "internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
 	},
 
@@ -170,10 +170,10 @@ var layers = map[string]row{
 	},
 
 	"verbs/flow": {
-		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
+		code: []string{"identity", "verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/hostmem", "internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
-	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
+	"verbs/rstream": {code: []string{"identity", "internal/rundown", "verbs", "verbs/flow"}, test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal", "internal/codecplan"}},
@@ -199,17 +199,17 @@ var layers = map[string]row{
 	"margo": {code: []string{".", "internal/querylimit", "internal/hostquota", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 
 	// The service manager of a program with engines.
-	"systemd": {code: []string{"."}, test: []string{"internal/tlstest", "verbs/auto"}},
+	"systemd": {code: []string{"."}, modules: []string{modSys}, test: []string{"internal/tlstest", "verbs/auto"}},
 
 	// A page about the engines of a program.
 	"debugpage": {code: []string{".", "internal/querylimit", "internal/hostquota"}},
 
 	// RPCs between programs in Go.
-	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
+	"native": {code: []string{".", "codec", "codec/hgproc", "codes", "internal/codecplan", "internal/envelope", "internal/invariants", "internal/querylimit", "internal/audit", "internal/hostquota"}, test: []string{"verbs/auto", "internal/testproc", "internal/tlstest"}},
 
 	"balance": {code: []string{".", "codes", "internal/invariants", "native"}, test: []string{"internal/dnstest"}},
 	// Access lists over RPCs.
-	"authz": {code: []string{".", "codes", "identity", "internal/audit"}, test: []string{"native", "internal/tlstest", "verbs/auto"}},
+	"authz": {code: []string{".", "codes", "identity", "internal/audit"}, test: []string{"native", "internal/tlstest", "verbs/auto", "verbs/iwarp"}},
 
 	// Remote memory over an engine links no package of verbs; over verbs it has a package of its own.
 	"rmem/internal/link": {code: []string{"internal/hostquota"}},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"cinnabar/identity"
 	"cinnabar/verbs"
 )
 
@@ -206,6 +207,9 @@ func (l *listener) Close() error {
 
 // connRequest passes the queue pair below on.
 type connRequest struct{ verbs.ConnRequestDriver }
+
+// Identity implements [verbs.Identified].
+func (r *connRequest) Identity() identity.Peer { return verbs.IdentityOf(r.ConnRequestDriver) }
 
 func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	q, ok := dq.(*qp)

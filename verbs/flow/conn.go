@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/waitlist"
 	"cinnabar/regmem/ring"
@@ -355,6 +356,9 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.conn.LocalAddr() }
 
 // RemoteAddr returns the address of the peer.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.conn.RemoteAddr() }
+
+// Identity returns the facts that are proven about the peer, as [verbs.Conn.Identity] does.
+func (c *Conn) Identity() identity.Peer { return c.conn.Identity() }
 
 // MaxRecord returns the length of the longest record that the peer receives, in bytes.
 func (c *Conn) MaxRecord() int {

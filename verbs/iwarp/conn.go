@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/progress"
@@ -70,6 +71,7 @@ type conn struct {
 	activity activity           // guarded by scan.mu
 	exited   chan struct{}      // closed when both goroutines have ended
 
+	id     identity.Peer   // of the peer
 	param  verbs.ConnParam // in force, with the peer's private data
 	active bool            // this side dialled
 	crc    bool
@@ -129,7 +131,7 @@ func newConn(q *qp, sock *socket, h handshake) *conn {
 	c := &conn{
 		dev: d, qp: q, sock: sock, active: h.active,
 		local: unmap(sock.LocalAddr()), remote: unmap(sock.RemoteAddr()),
-		param: h.param, crc: h.agreed.CRC,
+		id: h.id, param: h.param, crc: h.agreed.CRC,
 		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
 		exited: make(chan struct{}),
@@ -155,6 +157,7 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
 func (c *conn) Param() verbs.ConnParam     { return c.param }
+func (c *conn) Identity() identity.Peer    { return c.id } // implements verbs.Identified
 func (c *conn) Done() <-chan struct{}      { return c.done }
 
 func (c *conn) Err() error {
@@ -231,7 +234,7 @@ func (c *conn) wakeReader() {
 	case c.resume <- struct{}{}:
 	default:
 	}
-	if c.sock.buffered() {
+	if c.sock.Buffered() {
 		c.sock.WakeRead() // because the socket does not report these bytes
 	}
 }
@@ -374,7 +377,7 @@ func (c *conn) writeLast() {
 			}
 			last[0] = last[0][min(n, len(last[0])):]
 		}
-		return c.sock.endWriting() == nil
+		return c.sock.EndWriting() == nil
 	})
 }
 
@@ -448,7 +451,7 @@ func (c *conn) endSending() {
 //
 // +checklocks:c.txMu
 func (c *conn) endStreamLocked() {
-	if c.tx.ending = c.sock.endWriting() != nil; c.tx.ending {
+	if c.tx.ending = c.sock.EndWriting() != nil; c.tx.ending {
 		c.blocked()
 	}
 }

@@ -237,7 +237,7 @@ func (c *conn) teardown() {
 func (c *conn) lastBytes(f *failure) []byte {
 	t := &c.tx
 	var out []byte
-	if rest := t.restOfFrame(c.sock.encrypted()); rest > 0 {
+	if rest := t.restOfFrame(c.sock.Encrypted()); rest > 0 {
 		var ok bool
 		if out, ok = t.copyRest(rest); !ok {
 			return nil // the memory is gone: the stream cannot be continued

@@ -10,14 +10,17 @@ import (
 	"os"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlsio"
 	"cinnabar/verbs"
 )
 
 // handshake is the outcome of the exchange of MPA frames.
 type handshake struct {
 	active bool
+	id     identity.Peer // of the peer
 	agreed mpa.Agreed
 	param  verbs.ConnParam
 }
@@ -189,7 +192,8 @@ func (d *device) start(q *qp, s *stream, h handshake) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	sock := &socket{nc, s.tls}
+	sock := &socket{tlsio.Stream{Conn: nc, TLS: s.tls}}
+	h.id = s.identify(sock.RemoteAddr().Addr(), d.cfg.Token)
 	set, _ := poller.Acquire() // after an error the set is nil, and the connection waits by itself
 	sock.Join(set)
 	c, err := d.run(q, sock, h, set != nil)

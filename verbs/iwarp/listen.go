@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
@@ -342,6 +343,11 @@ type connRequest struct {
 
 func (r *connRequest) LocalAddr() netip.AddrPort  { return r.local }
 func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
+
+// Identity implements [verbs.Identified].
+func (r *connRequest) Identity() identity.Peer {
+	return r.tc.identify(r.remote.Addr(), r.dev.cfg.Token)
+}
 
 // Param returns the peer's parameters, seen from this side: its ORD is the number of
 // requests that this side may have to answer at a time.

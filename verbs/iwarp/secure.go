@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
@@ -61,11 +62,9 @@ var (
 // secures reports whether new connections are authenticated.
 func (c Config) secures() bool { return c.TLS != nil || !c.Token.IsZero() }
 
-// socket is the socket of a connection. If the device has TLS, it has TLS around it, and its methods move plaintext.
-type socket struct {
-	*sockio.Conn
-	tls *tlsio.Conn // nil without TLS
-}
+// socket is the socket of a connection. If the device has TLS, it has TLS around it. The methods of TLS are called in hostmem.Guard, because they access the
+// memory of the program.
+type socket struct{ tlsio.Stream }
 
 // cipherSocket is the socket below TLS. It counts the moves of ciphertext in the connection's traffic, because a part of a record is work of
 // the peer.
@@ -92,84 +91,37 @@ func (s *cipherSocket) TryWritev(bufs [][]byte) (int, error) {
 
 // attach gives the socket to TLS, whose handshake is over. It does nothing without TLS.
 func (s *socket) attach(traffic *atomic.Uint64) {
-	if s.tls != nil {
-		s.tls.Attach(&cipherSocket{s.Conn, traffic})
+	if s.TLS != nil {
+		s.TLS.Attach(&cipherSocket{s.Conn, traffic})
 	}
 }
 
 // TryReadv is [sockio.Conn.TryReadv]. Like the kernel, it returns an error if the memory is not there.
 func (s *socket) TryReadv(bufs [][]byte) (n int, err error) {
-	if s.tls == nil {
+	if s.TLS == nil {
 		return s.Conn.TryReadv(bufs)
 	}
-	if fault := hostmem.Guard(func() { n, err = s.tls.TryReadv(bufs) }); fault != nil {
+	if fault := hostmem.Guard(func() { n, err = s.TLS.TryReadv(bufs) }); fault != nil {
 		return 0, fault
 	}
 	return n, err
 }
 
-// TryWritev is [sockio.Conn.TryWritev]. After ErrWouldBlock the next call must begin with the same bytes, see [tlsio.Conn.TryWritev]. Like the
-// kernel, it returns an error if the memory is not there.
+// TryWritev is [tlsio.Stream.TryWritev]. Like the kernel, it returns an error if the memory is not there.
 func (s *socket) TryWritev(bufs [][]byte) (n int, err error) {
-	if s.tls == nil {
+	if s.TLS == nil {
 		return s.Conn.TryWritev(bufs)
 	}
-	if fault := hostmem.Guard(func() { n, err = s.tls.TryWritev(bufs) }); fault != nil {
+	if fault := hostmem.Guard(func() { n, err = s.TLS.TryWritev(bufs) }); fault != nil {
 		return 0, fault
 	}
 	return n, err
-}
-
-// buffered reports whether TLS has bytes that were taken from the socket and that TryReadv has not returned. The socket wakes no reader for
-// them.
-func (s *socket) buffered() bool { return s.tls != nil && s.tls.Buffered() }
-
-// encrypted returns the number of bytes that the peer may have although TryWritev has not counted them, see [tlsio.Conn.Encrypted].
-func (s *socket) encrypted() int {
-	if s.tls == nil {
-		return 0
-	}
-	return s.tls.Encrypted()
-}
-
-// WaitRead is [sockio.Conn.WaitRead]. It does not park while bytes are buffered.
-func (s *socket) WaitRead(ready func() bool) error {
-	if s.tls == nil {
-		return s.Conn.WaitRead(ready)
-	}
-	return s.Conn.WaitRead(func() bool {
-		for !ready() {
-			if !s.tls.Buffered() {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// endWriting sends the end of the stream. Over TLS it returns [sockio.ErrWouldBlock] until the socket has taken the close_notify, without
-// which the peer would take the end for that of this process. Other errors are not returned, because the connection is gone then, which
-// its reader finds out.
-func (s *socket) endWriting() error {
-	if s.tls != nil && errors.Is(s.tls.EndWriting(), sockio.ErrWouldBlock) {
-		return sockio.ErrWouldBlock
-	}
-	_ = s.Conn.CloseWrite() // see above
-	return nil
-}
-
-// CloseWrite is [sockio.Conn.CloseWrite]. Over TLS it sends a close_notify before, as far as the socket takes it.
-func (s *socket) CloseWrite() error {
-	if s.tls != nil {
-		s.tls.CloseWrite()
-	}
-	return s.Conn.CloseWrite()
 }
 
 // leftOver wakes the goroutine that waits for input if the caller has left bytes in the memory of TLS and no poller is expected, because the
 // socket does not report them. The caller does not hold rxMu.
 func (c *conn) leftOver() {
-	if c.sock.buffered() && (!c.claim.Taken() || c.seat.taken.Load()) {
+	if c.sock.Buffered() && (!c.claim.Taken() || c.seat.taken.Load()) {
 		c.sock.WakeRead()
 	}
 }
@@ -207,6 +159,16 @@ func (s *stream) SetDeadline(t time.Time) error { return s.tcp.SetDeadline(t) }
 
 // Close closes the TCP connection.
 func (s *stream) Close() error { return s.tcp.Close() }
+
+// identify returns the facts that are proven about the peer, at a host, of a connection whose set-up has succeeded on a device with a token; the zero Token:
+// without one.
+func (s *stream) identify(host netip.Addr, token identity.Token) identity.Peer {
+	p := identity.Peer{Kind: identity.Address, Host: host.Unmap().WithZone(""), Token: !token.IsZero()}
+	if s.tls != nil && s.tls.Identity().Verified() {
+		p.Kind, p.Subject, p.Names = identity.Certificate, s.tls.Identity().Subject(), s.tls.Identity().Names()
+	}
+	return p
+}
 
 // binding returns the value that binds a proof to the connection; nil without TLS, which has none.
 func (s *stream) binding() ([]byte, error) {

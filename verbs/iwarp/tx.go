@@ -330,7 +330,7 @@ func (c *conn) measureLocked() {
 	t.measure = max(t.written+min(t.written, measureStep), measureFrom)
 	if t.mulpdu = c.dev.cfg.MaxULPDU; t.mulpdu == 0 {
 		mss := c.sock.MSS()
-		if c.sock.tls != nil {
+		if c.sock.TLS != nil {
 			mss = max(mss, tlsSegment)
 		}
 		t.mulpdu = mpa.MULPDU(mss)

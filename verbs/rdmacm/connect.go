@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/verbs"
 )
 
@@ -343,6 +344,20 @@ func (id *ID) RemoteAddr() netip.AddrPort {
 		return id.req.RemoteAddr()
 	}
 	return id.peer
+}
+
+// Identity returns the facts that are proven about the peer of the request or the connection, as [verbs.Conn.Identity] does; the zero Peer before there is
+// one.
+func (id *ID) Identity() identity.Peer {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	switch {
+	case id.conn != nil:
+		return id.conn.Identity()
+	case id.req != nil:
+		return id.req.Identity()
+	}
+	return identity.Peer{}
 }
 
 // Conn returns the connection, nil before EventEstablished.

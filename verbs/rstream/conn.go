@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/identity"
 	"cinnabar/verbs"
 	"cinnabar/verbs/flow"
 )
@@ -184,6 +185,9 @@ func (c *Conn) LocalAddr() net.Addr { return address(c.c.LocalAddr()) }
 
 // RemoteAddr implements [net.Conn].
 func (c *Conn) RemoteAddr() net.Addr { return address(c.c.RemoteAddr()) }
+
+// Identity returns the facts that are proven about the peer, as [verbs.Conn.Identity] does.
+func (c *Conn) Identity() identity.Peer { return c.c.Identity() }
 
 // SetDeadline implements [net.Conn].
 func (c *Conn) SetDeadline(t time.Time) error {

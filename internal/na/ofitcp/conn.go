@@ -175,7 +175,7 @@ func newConn(p *peer, sock *socket, account *hostquota.Account) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}, pair: pairOf(sock.Conn), host: hostOf(sock.Conn)}
 	c.role.watch.Init(c)
 	c.origin.conn.Store(c)
-	c.origin.proven = p.ep.identify(p.addr.Addr(), p == p.ep.own, sock.identity())
+	c.origin.proven = p.ep.identify(p.addr.Addr(), p == p.ep.own, sock.Identity())
 	c.onReadable = c.readable
 	c.spins.Init(p.ep.cfg.Progress, progress.Socket)
 	c.spins.Relieve(&p.ep.watch)
@@ -278,7 +278,7 @@ func (c *conn) end(f failure, how endMode) bool {
 		c.linger = time.AfterFunc(lingerTime, func() { _ = c.sock.Close() })
 	} else {
 		if how == endIdle {
-			c.sock.bidFarewell()
+			c.sock.NotifyClose()
 		}
 		_ = c.sock.Close() // it is closed once, here
 	}

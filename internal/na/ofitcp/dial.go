@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/sockio"
+	"cinnabar/internal/tlsio"
 )
 
 // dialLocked starts an attempt. False: the endpoint is closed.
@@ -260,7 +261,7 @@ func (e *Endpoint) prepare(h *handshakeConn) (*socket, error) {
 	if h.tls != nil {
 		h.tls.Attach(sock)
 	}
-	return &socket{Conn: sock, tls: h.tls}, nil
+	return &socket{tlsio.Stream{Conn: sock, TLS: h.tls}}, nil
 }
 
 // wholeSeconds rounds up to whole seconds, because the system's options hold no fractions.

@@ -424,7 +424,7 @@ func (e *Endpoint) connections() []*conn {
 func (e *Endpoint) adopt(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed || c.inbound && e.claimantLocked(c.peer.addr, c.sock.identity()) != nil {
+	if e.sealed || c.inbound && e.claimantLocked(c.peer.addr, c.sock.Identity()) != nil {
 		return false
 	}
 	e.wg.Add(1)

@@ -332,7 +332,7 @@ func (e *Endpoint) assignPeer(k *caller) bool {
 		if v == verdictTaken {
 			k.setup.end()
 			if e.answers(old) {
-				if k.m.id.isZero() || old != nil && !old.sock.identity().Same(k.sock.identity()) {
+				if k.m.id.isZero() || old != nil && !old.sock.Identity().Same(k.sock.Identity()) {
 					e.cfg.Audit.Record(audit.Refused, causeTaken, k.account.Host(), slog.String(keyPeer, p.str))
 					k.refuse()
 					return false

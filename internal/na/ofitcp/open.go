@@ -232,7 +232,7 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 	}
 	if e.ln = e.cfg.Listener; e.ln == nil {
 		e.ln, err = listen(ctx, a)
-	} else if a.Addr() == netip.IPv6Unspecified() {
+	} else if err = listens(e.ln); err == nil && a.Addr() == netip.IPv6Unspecified() {
 		err = onlyIPv6(e.ln)
 	}
 	if err != nil {

@@ -57,22 +57,34 @@ func reserve(a netip.AddrPort) (*os.File, netip.AddrPort, error) {
 	return f, a, nil
 }
 
+// listens returns an error if ln is a socket that does not listen, such as one that net.FileListener has made of a connection.
+func listens(ln *net.TCPListener) error {
+	on, err := option(ln, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN)
+	if err == nil && on == 0 {
+		err = &na.Error{Kind: na.Invalid, Op: "listen", Err: fmt.Errorf("the listener at %v is a socket that does not listen", ln.Addr())}
+	}
+	return err
+}
+
 // onlyIPv6 returns an error if ln, which listens at [::], takes connections over IPv4 too, because an endpoint has peers of one family.
 func onlyIPv6(ln *net.TCPListener) error {
+	only, err := option(ln, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY)
+	if err == nil && only == 0 {
+		err = &na.Error{Kind: na.Invalid, Op: "listen", Err: fmt.Errorf("the listener at %v takes IPv4 too, and an engine has one family; let it listen at 0.0.0.0 or at one address, or make it IPv6 alone (BindIPv6Only=ipv6-only of systemd)", ln.Addr())}
+	}
+	return err
+}
+
+// option returns an option of a socket.
+func option(ln *net.TCPListener, level, name int) (value int, err error) {
 	raw, err := ln.SyscallConn()
 	if err != nil {
-		return &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
+		return 0, &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
 	}
-	var only int
 	var optErr error
-	err = raw.Control(func(fd uintptr) {
-		only, optErr = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY)
-	})
-	if err = errors.Join(err, os.NewSyscallError("getsockopt", optErr)); err == nil && only == 0 {
-		err = fmt.Errorf("the listener at %v takes IPv4 too, and an engine has one family; let it listen at 0.0.0.0 or at one address, or make it IPv6 alone (BindIPv6Only=ipv6-only of systemd)", ln.Addr())
+	err = raw.Control(func(fd uintptr) { value, optErr = syscall.GetsockoptInt(int(fd), level, name) })
+	if err = errors.Join(err, os.NewSyscallError("getsockopt", optErr)); err != nil {
+		return 0, &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
 	}
-	if err != nil {
-		return &na.Error{Kind: na.Invalid, Op: "listen", Err: err}
-	}
-	return nil
+	return value, nil
 }

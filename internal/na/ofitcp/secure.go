@@ -18,67 +18,11 @@ import (
 	"cinnabar/internal/tlsio"
 )
 
-// socket is the socket of a connection. Over ofi+tcps it has TLS around it, and its methods move plaintext.
-type socket struct {
-	*sockio.Conn
-	tls *tlsio.Conn // nil over ofi+tcp
-}
-
-// TryReadv is [sockio.Conn.TryReadv].
-func (s *socket) TryReadv(bufs [][]byte) (int, error) {
-	if s.tls != nil {
-		return s.tls.TryReadv(bufs)
-	}
-	return s.Conn.TryReadv(bufs)
-}
-
-// TryWritev is [sockio.Conn.TryWritev]. After ErrWouldBlock the next call must begin with the same bytes, see [tlsio.Conn.TryWritev].
-func (s *socket) TryWritev(bufs [][]byte) (int, error) {
-	if s.tls != nil {
-		return s.tls.TryWritev(bufs)
-	}
-	return s.Conn.TryWritev(bufs)
-}
-
-// encrypted returns the number of bytes that the peer may have although TryWritev has not counted them, see [tlsio.Conn.Encrypted].
-func (s *socket) encrypted() uint64 {
-	if s.tls == nil {
-		return 0
-	}
-	return uint64(s.tls.Encrypted())
-}
-
-// WaitRead is [sockio.Conn.WaitRead]. It does not park while TLS has bytes that were taken from the socket and that TryReadv has not returned.
-func (s *socket) WaitRead(ready func() bool) error {
-	if s.tls == nil {
-		return s.Conn.WaitRead(ready)
-	}
-	return s.Conn.WaitRead(func() bool {
-		for !ready() {
-			if !s.tls.Buffered() {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// CloseWrite is [sockio.Conn.CloseWrite].
-func (s *socket) CloseWrite() error {
-	s.bidFarewell()
-	return s.Conn.CloseWrite()
-}
-
-// bidFarewell sends a close_notify, as far as the socket takes it, so that the peer does not take the end of the connection for that of this
-// process. It does nothing over ofi+tcp, where the end of the stream says as much.
-func (s *socket) bidFarewell() {
-	if s.tls != nil {
-		s.tls.CloseWrite()
-	}
-}
+// socket is the socket of a connection. Over ofi+tcps it has TLS around it.
+type socket struct{ tlsio.Stream }
 
 // kernelCopies reports whether TryReadv and TryWritev pass the caller's memory to the kernel.
-func (s *socket) kernelCopies() bool { return sockio.Direct && s.tls == nil }
+func (s *socket) kernelCopies() bool { return sockio.Direct && s.TLS == nil }
 
 // handshakeConn is a connection during the exchange of connection messages.
 type handshakeConn struct {
@@ -162,20 +106,12 @@ var errPlainTarget = errors.New("the server requires TLS: use ofi+tcps at both e
 // errTaken is the error of a dial of a server that has a connection of another peer with this endpoint's address.
 var errTaken = errors.New("the server has a connection of a live process with the same address and port and another certificate; give processes behind one address ports of their own, or the same certificate")
 
-// identity returns the certificate of the peer; the zero Identity over ofi+tcp.
-func (s *socket) identity() tlsio.Identity {
-	if s.tls == nil {
-		return tlsio.Identity{}
-	}
-	return s.tls.Identity()
-}
-
 // claimantLocked returns a live connection that was accepted for address addr from a peer with another certificate than id, or nil.
 //
 // +checklocks:e.mu
 func (e *Endpoint) claimantLocked(addr netip.AddrPort, id tlsio.Identity) *conn {
 	for _, c := range e.claimed[addr] {
-		if !c.dead.Load() && !c.sock.identity().Same(id) {
+		if !c.dead.Load() && !c.sock.Identity().Same(id) {
 			return c
 		}
 	}
@@ -200,7 +136,7 @@ func (e *Endpoint) unclaimLocked(c *conn) {
 func (e *Endpoint) claims(k *caller) bool {
 	for {
 		e.mu.Lock()
-		old := e.claimantLocked(k.addr, k.sock.identity())
+		old := e.claimantLocked(k.addr, k.sock.Identity())
 		e.mu.Unlock()
 		if old == nil {
 			return true
@@ -221,5 +157,5 @@ func (e *Endpoint) proven(k *caller) bool {
 		return true
 	}
 	cfg, err := e.dialTLS()
-	return err == nil && k.sock.identity().MayServe(cfg, k.addr.Addr().String())
+	return err == nil && k.sock.Identity().MayServe(cfg, k.addr.Addr().String())
 }

@@ -421,7 +421,7 @@ func (c *conn) settleLocked(m *mark) {
 // left returns the position before which bytes of the stream may have reached the peer.
 //
 // +checklocks:c.wmu
-func (c *conn) left() uint64 { return c.tx.written + c.sock.encrypted() }
+func (c *conn) left() uint64 { return c.tx.written + uint64(c.sock.Encrypted()) }
 
 // sendError returns the error of a message that the dead connection has not written, as far as it knows.
 //

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	proven "cinnabar/identity"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -137,6 +136,7 @@ func (p *peer) connect(ctx context.Context) (*conn, uint32, error) {
 	if err != nil {
 		return nil, 0, errors.Join(explainDial(ctx, err), c.release())
 	}
+	c.origin.id = c.vc.Identity()
 	a, err := parseAccept(c.vc.PrivateData())
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("the peer's answer to the connection request: %w", err), c.release())
@@ -231,7 +231,7 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 	} else if e.cfg.Firewalled {
 		refuse(rejectRefused, audit.Refused, causeFirewalled, nil)
 		return
-	} else if err := e.cfg.Admit.Admit(e.ctx, account.Host(), proven.Peer{Kind: proven.Address, Host: addr.Addr()}); err != nil {
+	} else if err := e.cfg.Admit.Admit(e.ctx, account.Host(), req.Identity()); err != nil {
 		refuse(rejectRefused, audit.Refused, causeAdmit, err)
 		return
 	}
@@ -279,6 +279,7 @@ func (e *Endpoint) answer(req *verbs.ConnRequest, account *hostquota.Account) {
 		p.notAccepted(try, v)
 		return
 	}
+	c.origin.id = c.vc.Identity()
 	c.begin(m.id.index, m.flow, true)
 	if p.accepted(try, v, c, m.id.process) {
 		e.cfg.Audit.Count(audit.Accepted, "by request of a peer")

@@ -123,6 +123,8 @@ type origin struct {
 	conn atomic.Pointer[conn] // nil once it is dead, so that an address that is kept keeps nothing else
 
 	holds atomic.Int64 // requests that are being handled
+
+	id proven.Peer // set when the connection is made, before a request of it is read
 }
 
 // errOrigin is the cause in lostOrigin.
@@ -145,7 +147,7 @@ func (o *origin) Identity() proven.Peer {
 	if o.peer == o.peer.ep.own {
 		return proven.Peer{Kind: proven.Self}
 	}
-	return proven.Peer{Kind: proven.Address, Host: o.peer.addr.Addr()}
+	return o.id
 }
 
 // Identity implements [na.Identified], for calls of this process to itself.

@@ -88,6 +88,7 @@ type options struct {
 	once             bool
 	dataPort         uint16 // of the server's second connection on iWARP; 0: a free one
 	json             bool
+	security         cli.Security
 }
 
 func (o *options) largest() int64 { return o.sizes[len(o.sizes)-1] }
@@ -110,7 +111,8 @@ message and its answer, the whole one for reads and atomics. Rates are in MiB/s,
 
 The two sides find each other over TCP at the port of --listen. On the software device the
 data takes a second connection, to a port of the server that the system chooses unless
---data-port names one: a firewall between the two has to let both through.`,
+--data-port names one: a firewall between the two has to let both through. --token-file and
+the --tls options protect that connection; the first one carries addresses and settings.`,
 		Example: "  cinnabar perf verbs --op read --size 4KiB..1MiB &\n  cinnabar perf verbs --op read --size 4KiB..1MiB localhost",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -128,6 +130,7 @@ data takes a second connection, to a port of the server that the system chooses 
 		},
 	}
 	o.register(cmd.Flags())
+	o.security.RegisterDevice(cmd.Flags(), s)
 	return cmd
 }
 

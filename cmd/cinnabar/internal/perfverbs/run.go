@@ -20,11 +20,15 @@ var errRoundOver = errors.New("the client is done with this size")
 
 // run carries out perf verbs as server or client.
 func run(ctx context.Context, o *options, s cli.Streams) (err error) {
-	dev, err := cli.OpenDevice(ctx, o.device)
+	server := o.peer
+	if host, _, err := net.SplitHostPort(server); err == nil {
+		server = host
+	}
+	dev, stop, err := o.security.OpenDevice(ctx, o.device, server, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()); stop() }()
 	defer o.onePoller()()
 	if o.peer != "" {
 		return runClient(ctx, dev, o, s)
