@@ -24,7 +24,7 @@ type ScanOptions struct {
 	Limits   Limits    // Memory is not used
 }
 
-// Tree is a tree to be sent. It is not safe for concurrent use, and one transfer at a time may use its Source.
+// Tree is a tree to be sent. It is not safe for concurrent use, except for Reading, and one transfer at a time may use its Source.
 type Tree struct {
 	name     string
 	fsys     fs.FS
@@ -37,6 +37,8 @@ type Tree struct {
 	next cursor
 	file fs.File // of entry open
 	open int
+
+	reading reading
 }
 
 // stamp is the state of a file at the time of the scan. A file that has another one when it is read has changed.
@@ -423,6 +425,7 @@ func (t *Tree) read(b []byte) (int, error) {
 		n, err = io.ReadFull(t.file, b)
 	}
 	t.next.advance(int64(n))
+	t.reading.set(i, offset+int64(n))
 	switch {
 	case n == len(b):
 		return n, nil

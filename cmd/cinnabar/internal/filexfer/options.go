@@ -30,6 +30,7 @@ const (
 type options struct {
 	timeout      time.Duration
 	json         bool
+	limit        limitOption
 	device       string
 	socket       *net.TCPListener // that systemd has opened for recv; nil: none
 	security     cli.Security
@@ -42,6 +43,7 @@ type options struct {
 func (o *options) register(f *pflag.FlagSet, s cli.Streams) {
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end a transfer after this time without progress")
 	cli.JSONFlag(f, &o.json)
+	f.StringVar(&o.limit.text, "limit", "", "bytes per second of all transfers together, such as 100MB/s (default no limit)")
 	cli.DeviceFlag(f, &o.device)
 	o.security.RegisterDevice(f, s)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
@@ -54,6 +56,9 @@ func (o *options) register(f *pflag.FlagSet, s cli.Streams) {
 func (o *options) check() error {
 	if o.timeout <= 0 {
 		return cli.Usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
+	}
+	if err := o.limit.parse(o.timeout); err != nil {
+		return err
 	}
 	if o.noImmediates && o.device != "" && o.device != cli.SoftwareDevice {
 		return cli.Usagef("--no-immediates is for %s, not for --device %s", cli.SoftwareDevice, o.device)

@@ -115,6 +115,14 @@ func (o *recvOptions) checkLimits() (err error) {
 	return o.check()
 }
 
+// maxChunk returns the largest chunk that recv allows, 0 for the default. With --limit it is one that does not take long.
+func (o *recvOptions) maxChunk() int {
+	if o.limit.rate == 0 {
+		return 0
+	}
+	return int(o.limit.chunk(unlimitedChunk))
+}
+
 // anyDigest is the value of --digest that takes all digests.
 const anyDigest xfer.Digest = "any"
 
@@ -160,7 +168,8 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	if err := r.announce(l); err != nil {
 		return err
 	}
-	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	defer r.limit.stop()
+	server := &xfer.Receiver{Open: limitFiles(dir.Open, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := "waiting for files at " + l.Addr().String()
@@ -206,10 +215,12 @@ type receiving struct {
 	o   *recvOptions
 	r   *reporter
 	cut atomic.Bool // a transfer failed because the program was to end
+
+	limit *bucket // of all transfers; nil: none
 }
 
 func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving {
-	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s)}
+	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s), limit: newBucket(o.limit.rate)}
 	r.r.starts = audit.NewLimiter()
 	return r
 }
@@ -229,6 +240,7 @@ func (r *receiving) announce(l *verbs.Listener) error {
 // does not end it.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
 	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
+	defer context.AfterFunc(ctx, r.limit.stop)()
 	res, err := server.ServeFirst(ctx, l)
 	if err != nil {
 		err = r.explain(err)
@@ -245,6 +257,7 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	starting, serves := context.WithCancel(ctx)
 	defer serves()
 	var err error
+	defer context.AfterFunc(transfers, r.limit.stop)()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -38,8 +38,16 @@ type reporter struct {
 	shared   bool // standard output is a terminal too, perhaps the same
 	now      func() time.Time
 	starts   *audit.Limiter // of the lines about transfers that begin; nil: no bound
+	interval time.Duration  // between looks at the transfers under way, for lines; 0: none
+	outlook  *outlook       // of the command, which runs one transfer at a time; nil: none. Not changed while a transfer runs
 
 	mu sync.Mutex
+	// the transfers under way that are reported in lines
+	// +checklocks:mu
+	meters map[*meter]struct{}
+	// ends the goroutine that looks at meters; nil: it does not run
+	// +checklocks:mu
+	endLooks func()
 	// +checklocks:mu
 	s cli.Streams
 	// lives while transfers do, so that a server that waits costs nothing
@@ -53,7 +61,8 @@ type reporter struct {
 // newReporter returns the reporter of a command. With --log-level it shows no bars, because log lines would break them.
 func newReporter(ctx context.Context, words words, jsonLines bool, s cli.Streams) *reporter {
 	bars := cli.IsTerminal(s.Err) && cli.LoggerOf(ctx) == nil
-	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now}
+	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now,
+		interval: lookInterval, meters: map[*meter]struct{}{}}
 }
 
 // noteStart prints a line about a transfer that begins. A receiver bounds them, because a stranger can begin any number of
@@ -142,7 +151,7 @@ func (r *reporter) event(e any) error {
 	if err != nil {
 		return err
 	}
-	return r.resultf("%s", line)
+	return r.resultf("%s", cli.PrintableJSON(line))
 }
 
 // transferred describes a transfer to programs.

@@ -22,6 +22,8 @@ const (
 	minChunk   = 4 << 10 // bytes
 	maxChunk   = 1 << 30 // bytes
 	maxBuffers = 1024
+	// A limited transfer asks for smaller chunks only if it is slow for chunks of the size that receivers choose.
+	unlimitedChunk = 512 << 10 // bytes
 )
 
 // sendOptions are the options of send.
@@ -105,6 +107,11 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		if err != nil {
 			return err
 		}
+		if err := o.limit.checkChunk(n, o.timeout); err != nil {
+			return err
+		}
+		o.sender.Chunk = int(n)
+	} else if n := o.limit.chunk(unlimitedChunk); n < unlimitedChunk {
 		o.sender.Chunk = int(n)
 	}
 	if err := o.checkTrees(o.sender.Protocol); err != nil {
@@ -171,7 +178,9 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}
-	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers}
+	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers, limit: newBucket(o.limit.rate)}
+	defer context.AfterFunc(ctx, t.limit.stop)()
+	t.r.outlook = o.newOutlook()
 	return t.all(ctx)
 }
 
@@ -195,13 +204,34 @@ type sending struct {
 	dev   *verbs.Device
 	r     *reporter
 	peers []netip.AddrPort // only the one that answered, once one has
+	limit *bucket          // of all files; nil: none
+}
+
+// newOutlook returns the outlook of the command. It has all files if there are several, and none is a directory, because the size of a directory
+// is not known before its turn.
+func (o *sendOptions) newOutlook() *outlook {
+	all := &outlook{}
+	if len(o.files) == 1 {
+		return all
+	}
+	for _, path := range o.files {
+		info, err := os.Stat(path)
+		if err != nil || info.IsDir() {
+			return &outlook{}
+		}
+		all.size += info.Size()
+	}
+	all.files = int64(len(o.files))
+	return all
 }
 
 // all sends every file. A failure that concerns one file only does not end the others.
 func (t *sending) all(ctx context.Context) error {
 	failed := 0
 	for n, path := range t.o.files {
+		begun := t.r.outlook.bytes()
 		err := t.one(ctx, path)
+		t.r.outlook.finish(begun, path)
 		if err == nil {
 			continue
 		}
@@ -258,7 +288,7 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 			sender.Protocol = xfer.Fast
 		}
 		sender.Progress = func() xfer.Progress { return t.r.watch() }
-		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
+		if res, err = sender.Send(ctx, t.dev, peer, limitSource(src, t.limit)); err == nil || !unreachable(err) {
 			t.peers = t.peers[n : n+1]
 			return res, err
 		}
