@@ -38,8 +38,9 @@ const (
 	answerLen    = 16
 	refusalLen   = 6 // and the error message
 
-	offerBasic = 1 << 0
-	offerFast  = 1 << 1
+	offerBasic  = 1 << 0
+	offerFast   = 1 << 1
+	offerStream = 1 << 2 // the fast protocol for a file of unknown length; no other bit is set then, and the size is 0
 
 	capImm  = 1 << 0
 	capPing = 1 << 1
@@ -55,6 +56,7 @@ const (
 // hello is the sender's request: its abilities, its wishes, and the file's metadata.
 type hello struct {
 	basic, fast bool // protocols that it offers
+	stream      bool // a file of unknown length by the fast protocol; not with basic or fast, so that receivers without it refuse
 	imm         bool // it can write with immediate data
 	ping        bool // it asks for no transfer
 	digest      Digest
@@ -81,6 +83,9 @@ func appendHello(b []byte, h hello) []byte {
 	}
 	if h.fast {
 		offers |= offerFast
+	}
+	if h.stream {
+		offers |= offerStream
 	}
 	if h.imm {
 		caps |= capImm
@@ -159,6 +164,7 @@ func parseHello(b []byte) (hello, error) {
 	}
 	h := hello{
 		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&capImm != 0, ping: b[6]&capPing != 0,
+		stream:  b[5]&offerStream != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 		size:    binary.LittleEndian.Uint64(b[16:]),

@@ -22,7 +22,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	if err != nil {
 		return res, h.refuse(req, err)
 	}
-	a.solo = a.digest != NoDigest && isSolo(req.LocalAddr(), req.RemoteAddr())
+	a.solo = a.digest != NoDigest && !a.stream && isSolo(req.LocalAddr(), req.RemoteAddr())
 	if a.counted > 0 {
 		defer p.account.Give(hostquota.Memory, a.counted)
 	}
@@ -80,7 +80,10 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 // choose answers a hello.
 func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	a = agreement{negotiated: true, digest: hi.digest, size: int64(hi.size), meta: hi.meta, buffers: 1}
-	fast, basic := hi.fast && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
+	if hi.stream {
+		a.stream, a.size = true, -1
+	}
+	fast, basic := (hi.fast || hi.stream) && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
 	chunk := int64(hi.chunk)
 	switch {
 	case !h.Hashes.has(hi.digest):
@@ -116,6 +119,9 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 // than the file becomes as small as that, in steps of the smallest one, and buffers
 // without a chunk are left out.
 func (a *agreement) fit() {
+	if a.size < 0 { // it is not known
+		return
+	}
 	if int64(a.chunk) > a.size {
 		a.chunk = min(a.chunk, max((int(a.size)+minChunk-1)/minChunk, 1)*minChunk)
 	}

@@ -221,7 +221,7 @@ func (s *session) receive(slot int) error {
 // +checklocks:s.mu
 func (s *session) advanceLocked(n int) {
 	s.result.Size += int64(n)
-	if s.started {
+	if s.started && n > 0 {
 		s.progress.Advance(int64(n))
 	}
 }

@@ -25,6 +25,7 @@ type recvOptions struct {
 	digestText  string
 	digest      xfer.Digest // of digestText; "": any
 	once        bool
+	output      bool // the file goes to standard output
 	places      int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
@@ -35,7 +36,7 @@ type recvOptions struct {
 func NewRecv(s cli.Streams) *cobra.Command {
 	o := &recvOptions{}
 	cmd := &cobra.Command{
-		Use:   "recv",
+		Use:   "recv [-]",
 		Short: "Receive files from cinnabar send, or from the paper's program",
 		Long: `recv takes files until it is interrupted, from any number of senders at once,
 and stores them in one directory; nothing outside of it is touched. A file gets
@@ -47,6 +48,10 @@ power cut unless --fsync is given.
 With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
+
+With - it writes the first file that a sender begins to standard output, and ends.
+What it prints otherwise goes to standard error. The bytes leave as they come: only
+exit code 0 says that all came and that the digest is right.
 
 With --digest it takes only files that are compared by that digest. It then refuses
 programs that use the basic protocol, which has no digest, unless --digest is none.
@@ -63,11 +68,17 @@ A directory of send --recursive gets its name when it is complete. With --overwr
 it goes into one that is there, and replaces the files of the same names.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
-		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
-		Args:    cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once\n  cinnabar recv - | tar x",
+		Args:    recvArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.checkLimits(); err != nil {
 				return err
+			}
+			if o.output = len(args) > 0; o.output {
+				o.once = true
+				if err := o.checkOutput(cmd, s); err != nil {
+					return err
+				}
 			}
 			o.listenGiven = cmd.Flags().Changed("listen")
 			return runRecv(cmd.Context(), o, s)
@@ -146,11 +157,19 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
 		}
 	}()
-	dir, err := tree.OpenDir(o.dir, o.storage)
-	if err != nil {
-		return fmt.Errorf("open the directory for the files (--dir): %w", err)
+	out := &outputFile{w: s.Out, timeout: o.timeout}
+	open := out.open
+	if o.output {
+		defer withoutPipeSignal()()
+		s.Out = s.Err
+	} else {
+		dir, derr := tree.OpenDir(o.dir, o.storage)
+		if derr != nil {
+			return fmt.Errorf("open the directory for the files (--dir): %w", derr)
+		}
+		defer func() { err = errors.Join(err, dir.Close()) }()
+		open = dir.Open
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -169,7 +188,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer r.limit.stop()
-	server := &xfer.Receiver{Open: limitFiles(dir.Open, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{Open: limitFiles(open, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := "waiting for files at " + l.Addr().String()
@@ -183,6 +202,9 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer stop()
+	if o.output {
+		return r.output(ctx, server, l, out)
+	}
 	return r.one(ctx, server, l)
 }
 
@@ -227,6 +249,9 @@ func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving
 
 // announce prints the address at which the command waits for files, and their directory.
 func (r *receiving) announce(l *verbs.Listener) error {
+	if r.o.output {
+		return r.r.resultf("waiting for one file at %s, for standard output", l.Addr())
+	}
 	if r.o.json {
 		return r.r.event(listeningEvent{Event: "listening", Address: l.Addr().String(), Directory: r.o.dir})
 	}
@@ -301,7 +326,7 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 func (r *receiving) explain(err error) error {
 	x, ok := errors.AsType[*xfer.Error](err)
 	err = r.r.explain(err)
-	if ok && x.Code == xfer.CodeStorage && !x.Remote {
+	if ok && x.Code == xfer.CodeStorage && !x.Remote && !r.o.output {
 		return fmt.Errorf("%w; this --dir is %s", err, r.o.dir)
 	}
 	return err

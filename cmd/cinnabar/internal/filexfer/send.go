@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -31,6 +32,7 @@ type sendOptions struct {
 	options
 	treeOptions
 	protocol, digest, chunk string // as given
+	name                    string // of the file at the receiver; empty: its own
 	preserve                bool
 	buffers                 int
 
@@ -61,9 +63,12 @@ path: with symbolic links as links, hard links, and the holes of sparse files
 where the system shows them. The receiver refuses a directory with names that it
 cannot store before it writes anything.
 
+A FILE - is standard input, of any length; it is called stdin at the receiver, or
+as --name says, and may pause for any time. Receivers of earlier versions refuse it.
+
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
-		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost",
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  tar c src | cinnabar send - --name src.tar localhost",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -78,6 +83,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
+	f.StringVar(&o.name, "name", "", "name of the file at the receiver, for one FILE or for standard input (default its own, or stdin)")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
 	o.registerTrees(f)
 	o.register(f, s)
@@ -118,6 +124,9 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	o.files = args[:len(args)-1]
+	if err := o.checkName(o.files); err != nil {
+		return err
+	}
 	if err := o.checkFiles(o.files); err != nil {
 		return err
 	}
@@ -130,6 +139,12 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 func (o *sendOptions) checkFiles(paths []string) error {
 	names := map[string]string{}
 	for _, path := range paths {
+		if path == standard {
+			if err := o.claimName(names, path, o.streamName()); err != nil {
+				return err
+			}
+			continue
+		}
 		if info, err := os.Stat(path); err == nil && info.IsDir() && !o.recursive {
 			return fmt.Errorf("open the file to send: %s is a directory, and send takes files; --recursive sends directories too", path)
 		}
@@ -140,12 +155,19 @@ func (o *sendOptions) checkFiles(paths []string) error {
 			}
 			cli.Shut(f)
 		}
-		name := o.nameOf(path)
-		if other, twice := names[name]; twice {
-			return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+		if err := o.claimName(names, path, o.nameOf(path)); err != nil {
+			return err
 		}
-		names[name] = path
 	}
+	return nil
+}
+
+// claimName refuses a name that another path has already.
+func (o *sendOptions) claimName(names map[string]string, path, name string) error {
+	if other, twice := names[name]; twice {
+		return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+	}
+	names[name] = path
 	return nil
 }
 
@@ -178,7 +200,7 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}
-	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers, limit: newBucket(o.limit.rate)}
+	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
 	defer context.AfterFunc(ctx, t.limit.stop)()
 	t.r.outlook = o.newOutlook()
 	return t.all(ctx)
@@ -205,6 +227,7 @@ type sending struct {
 	r     *reporter
 	peers []netip.AddrPort // only the one that answered, once one has
 	limit *bucket          // of all files; nil: none
+	in    io.Reader        // standard input
 }
 
 // newOutlook returns the outlook of the command. It has all files if there are several, and none is a directory, because the size of a directory
@@ -264,6 +287,9 @@ func withoutName(err error) string {
 
 // one sends one file and prints how it went.
 func (t *sending) one(ctx context.Context, path string) (err error) {
+	if path == standard {
+		return t.stdin(ctx)
+	}
 	if t.o.takes(path) {
 		return t.tree(ctx, path)
 	}
@@ -272,7 +298,10 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("open the file to send: %w", err)
 	}
 	defer cli.Shut(f)
-	res, err := t.reach(ctx, src)
+	if t.o.name != "" && len(t.o.files) == 1 {
+		src.Name = t.o.name
+	}
+	res, err := t.reach(ctx, limitSource(src, t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}
@@ -288,7 +317,7 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 			sender.Protocol = xfer.Fast
 		}
 		sender.Progress = func() xfer.Progress { return t.r.watch() }
-		if res, err = sender.Send(ctx, t.dev, peer, limitSource(src, t.limit)); err == nil || !unreachable(err) {
+		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
 			t.peers = t.peers[n : n+1]
 			return res, err
 		}

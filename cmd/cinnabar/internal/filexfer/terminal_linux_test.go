@@ -253,3 +253,15 @@ func TestInterruptOnTerminal(t *testing.T) {
 	}
 	server.interrupt(t)
 }
+
+// Bytes of a sender do not go to a terminal.
+func TestOutputIsNoTerminal(t *testing.T) {
+	term := openTerminal(t)
+	cmd := clitest.Exec(t, "recv", "-")
+	cmd.Stdout = term.program
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != cli.ExitUsage || !strings.Contains(stderr.String(), "standard output is a terminal") {
+		t.Errorf("%v: %s", err, &stderr)
+	}
+}

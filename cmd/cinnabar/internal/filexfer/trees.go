@@ -110,7 +110,7 @@ func (t *sending) tree(ctx context.Context, path string) (err error) {
 		t.r.outlook.active = tr.Reading
 		defer func() { t.r.outlook.active = nil }()
 	}
-	res, err := t.reach(ctx, tr.Source())
+	res, err := t.reach(ctx, limitSource(tr.Source(), t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}
