@@ -145,7 +145,7 @@ type Puller struct {
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req Request) (Result, error) {
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
-	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, open: p.Open}
+	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -172,7 +172,7 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 // pullWith carries the transfer out on the connection of l.
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull}
-	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, make: func(name string) (File, error) { return d.open(name, m.meta, m.size) }}
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, make: func(name string) (File, error) { return d.makeFile(name, m.meta, m.size) }}
 	s := newSession(l, m, a, d.Hashes, store.do)
 	s.timeout = d.timeout
 	if d.Progress != nil {

@@ -34,6 +34,11 @@ type Receiver struct {
 	// [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
+	// Files is the policy of what pullers get: it opens what the request of a peer asks for, or refuses it, as Open does. The source has Data and
+	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
+	// transfer; Serve waits for the return of Files. Several calls may run at once. nil: pulls are refused.
+	Files func(ctx context.Context, peer netip.AddrPort, req Request) (Source, io.Closer, error)
+
 	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one
 	// Digest is the only digest that the receiver accepts; "": any digest that the receiver has, as the sender asks. If Digest is
 	// neither "" nor NoDigest, the receiver refuses the basic protocol, because that has no digest.
@@ -297,10 +302,10 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	attrs := []slog.Attr{slog.String("file", res.Name), slog.String("peer", req.RemoteAddr().String()),
 		slog.Int64("bytes", res.Size), slog.Duration("took", res.Duration)}
 	if why == nil { // each line has cost its sender a file
-		h.log.LogAttrs(context.Background(), slog.LevelInfo, "received", attrs...)
+		h.log.LogAttrs(context.Background(), slog.LevelInfo, doneWord[res.Pulled], attrs...)
 	} else {
 		f := asFailure(why)
-		err = &Error{Op: "receive", Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
+		err = &Error{Op: opWord[res.Pulled], Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
 		event, cause := f.code.event(), f.code.cause()
 		if errors.Is(f.err, errGaveWay) {
 			event, cause = audit.Evicted, "no file was named"
@@ -312,6 +317,12 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	}
 	return err
 }
+
+// The words of a receiver for transfers that a puller has asked for, and for the others.
+var (
+	opWord   = map[bool]string{true: "serve", false: "receive"}
+	doneWord = map[bool]string{true: "served", false: "received"}
+)
 
 // logCounts logs how often each event had each cause.
 func (h *host) logCounts() {

@@ -79,6 +79,9 @@ type delivery struct {
 	result  Result
 	tracer  Tracer   // nil: none
 	watcher Progress // nil: none, or the transfer has not begun
+
+	pull     *Request                                               // what to receive (pull.go); nil: src is sent
+	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
 }
 
 func (d *delivery) do(ctx context.Context) (err error) {
@@ -94,8 +97,8 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if need := helloLen + len(d.digest); d.digest.named() && d.attr.MaxPrivateData < need {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request with digest %s has %d", d.attr.Name, d.attr.MaxPrivateData, d.digest, need)
 	}
-	if d.src.Stream != nil && d.attr.MaxPrivateData < helloLen {
-		return failf(CodeUnsupported, "device %s carries %d bytes of private data; the request for a stream has %d", d.attr.Name, d.attr.MaxPrivateData, helloLen)
+	if (d.src.Stream != nil || d.pull != nil) && d.attr.MaxPrivateData < helloLen {
+		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request for a stream, or to receive, has %d", d.attr.Name, d.attr.MaxPrivateData, helloLen)
 	}
 	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false)
 	if err != nil {
@@ -144,7 +147,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	agreed, err := d.agree(l.conn.PrivateData())
 	if err == nil {
-		err = l.allocate(localBuffers(&agreed), agreed.chunk, 0)
+		err = l.allocate(localBuffers(&agreed), agreed.chunk, d.access())
 	}
 	if err != nil {
 		l.disconnect(disconnectLimit)
@@ -154,6 +157,9 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	d.result.Digest = agreed.digest
 	agreed.solo = agreed.digest != NoDigest && !agreed.stream && isSolo(l.conn.LocalAddr(), l.conn.RemoteAddr())
 	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
+	if d.pull != nil {
+		return d.pullWith(ctx, l, agreed)
+	}
 	do, stop := d.readWith(ctx, l, &agreed)
 	s := newSession(l, d.machine(agreed), agreed, d.Hashes, do)
 	s.timeout, s.trace = d.timeout, d.tracer
@@ -187,6 +193,14 @@ func (d *delivery) readWith(ctx context.Context, l *resources, a *agreement) (do
 		}
 		return ev
 	}, r.pump.stop
+}
+
+// access returns the access that the peer has to the data buffers.
+func (d *delivery) access() verbs.Access {
+	if d.pull != nil {
+		return verbs.RemoteWrite
+	}
+	return 0
 }
 
 // localBuffers returns the number of this side's buffers. A basic client has two for a file of several chunks, where the receiver has
@@ -253,9 +267,9 @@ func (d *delivery) hello() []byte {
 	if d.attr.MaxPrivateData < helloLen {
 		return nil
 	}
-	stream := d.src.Stream != nil
+	stream, pull := d.src.Stream != nil, d.pull != nil
 	return appendHello(nil, hello{
-		basic: d.Protocol != Fast && !d.digest.named() && !stream, fast: d.Protocol != Basic && !stream, stream: stream, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
+		basic: d.Protocol != Fast && !d.digest.named() && !stream && !pull, fast: d.Protocol != Basic && !stream && !pull, stream: stream, pull: pull, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
 		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
 	})
 }

@@ -31,7 +31,12 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		return res, h.refuse(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
-	watcher, err := h.receiveWith(ctx, req, p, l, region, a, why, &res)
+	var watcher Progress
+	if res.Pulled = a.pull; a.pull {
+		watcher, err = h.serveFile(ctx, req, p, l, a, why, &res)
+	} else {
+		watcher, err = h.receiveWith(ctx, req, p, l, region, a, why, &res)
+	}
 	closeResources(l, h.log)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
 		err = cause // because err is only a consequence of it
@@ -80,12 +85,14 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 // choose answers a hello.
 func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	a = agreement{negotiated: true, digest: hi.digest, size: int64(hi.size), meta: hi.meta, buffers: 1}
-	if hi.stream {
-		a.stream, a.size = true, -1
+	if hi.stream || hi.pull {
+		a.stream, a.pull, a.size = hi.stream, hi.pull, -1
 	}
-	fast, basic := (hi.fast || hi.stream) && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
+	fast, basic := (hi.fast || hi.stream || hi.pull) && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
 	chunk := int64(hi.chunk)
 	switch {
+	case hi.pull && (h.Files == nil || h.first != nil):
+		return a, "", failf(CodeUnsupported, "this receiver has no files to pull, which a server of files has (cinnabar serve-files)")
 	case !h.Hashes.has(hi.digest):
 		return a, "", h.Hashes.unknown(hi.digest, "receiver")
 	case h.Digest != "" && hi.digest != h.Digest && fast:
@@ -136,7 +143,11 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 	if err != nil {
 		return nil, verbs.RemoteAddr{}, err
 	}
-	if err := l.allocate(a.buffers, a.chunk, verbs.RemoteWrite); err != nil {
+	access := verbs.RemoteWrite
+	if a.pull {
+		access = 0 // the buffers are read into, and written to the puller's
+	}
+	if err := l.allocate(a.buffers, a.chunk, access); err != nil {
 		return nil, verbs.RemoteAddr{}, errors.Join(err, l.close())
 	}
 	return l, l.data.Remote(), nil

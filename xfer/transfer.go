@@ -77,6 +77,7 @@ type Result struct {
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [SumLen]byte
+	Pulled   bool          // the side that connected has received, see [Puller]
 	Duration time.Duration // from the connection to the receiver's last message
 }
 

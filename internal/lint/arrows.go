@@ -169,6 +169,11 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 
+	"xfer/share": {
+		code: []string{"internal/hostquota", "verbs", "xfer", "xfer/tree"},
+		test: []string{"internal/leaktest", "verbs/iwarp"},
+	},
+
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/hostmem", "internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
@@ -273,7 +278,7 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/filexfer": {
-		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/tree"},
+		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/share", "xfer/tree"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},

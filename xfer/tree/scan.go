@@ -62,13 +62,7 @@ func ScanDir(ctx context.Context, dir string, opt ScanOptions) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rootFS{root: root}
-	t, err := Scan(ctx, r, filepath.Base(abs), opt)
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	t.root = r
-	return t, nil
+	return ScanRoot(ctx, root, filepath.Base(abs), opt)
 }
 
 // rootFS is os.Root as a file system. It keeps the directory open that was used last, because most entries are in the same directory as the one before. Its Open does not wait for the writer of a named pipe that has taken the place of a file. It is not

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/audit"
@@ -26,6 +27,8 @@ type recvOptions struct {
 	digest      xfer.Digest // of digestText; "": any
 	once        bool
 	output      bool // the file goes to standard output
+	serves      bool // the command is serve-files
+	write       bool // serve-files stores files
 	places      int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
@@ -97,11 +100,16 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
 	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
-	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
-	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
+	o.registerLimits(f)
 	o.register(f, s)
 	o.security.Reload()
 	return cmd
+}
+
+// registerLimits adds the limits of a server to a command.
+func (o *recvOptions) registerLimits(f *pflag.FlagSet) {
+	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
+	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 }
 
 // The least and the most of --max-connections and --max-memory.
@@ -157,18 +165,14 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
 		}
 	}()
-	out := &outputFile{w: s.Out, timeout: o.timeout}
-	open := out.open
+	to, err := o.newTarget(s.Out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.close()) }()
 	if o.output {
 		defer withoutPipeSignal()()
 		s.Out = s.Err
-	} else {
-		dir, derr := tree.OpenDir(o.dir, o.storage)
-		if derr != nil {
-			return fmt.Errorf("open the directory for the files (--dir): %w", derr)
-		}
-		defer func() { err = errors.Join(err, dir.Close()) }()
-		open = dir.Open
 	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
@@ -188,10 +192,10 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer r.limit.stop()
-	server := &xfer.Receiver{Open: limitFiles(open, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{Open: limitFiles(to.open, r.limit), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
-	status := "waiting for files at " + l.Addr().String()
+	status := o.status() + l.Addr().String()
 	if !o.once {
 		return r.all(ctx, server, l, func(ctx context.Context) (func(), error) {
 			return s.StartService(ctx, status, selfCheck{dev, l.Addr()}.open)
@@ -203,7 +207,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	}
 	defer stop()
 	if o.output {
-		return r.output(ctx, server, l, out)
+		return r.output(ctx, server, l, to.out)
 	}
 	return r.one(ctx, server, l)
 }
@@ -232,6 +236,14 @@ func noCheck(context.Context) ([]cli.Check, error) {
 	return nil, errors.New("WATCHDOG_USEC is set, and recv --once answers no request while it receives its file; remove WatchdogSec= from its unit")
 }
 
+// status returns the beginning of the line about the command for the service manager.
+func (o *recvOptions) status() string {
+	if o.serves {
+		return "serving files at "
+	}
+	return "waiting for files at "
+}
+
 // receiving is one run of recv.
 type receiving struct {
 	o   *recvOptions
@@ -244,6 +256,7 @@ type receiving struct {
 func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving {
 	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s), limit: newBucket(o.limit.rate)}
 	r.r.starts = audit.NewLimiter()
+	r.r.pulled = serveWords
 	return r
 }
 
@@ -254,6 +267,13 @@ func (r *receiving) announce(l *verbs.Listener) error {
 	}
 	if r.o.json {
 		return r.r.event(listeningEvent{Event: "listening", Address: l.Addr().String(), Directory: r.o.dir})
+	}
+	if r.o.serves {
+		how := "read-only"
+		if r.o.write {
+			how = "for reading and writing"
+		}
+		return r.r.resultf("serving directory %s at %s, %s; interrupt (^C) to end", r.o.dir, l.Addr(), how)
 	}
 	if r.o.once {
 		return r.r.resultf("waiting for one file at %s, for directory %s", l.Addr(), r.o.dir)
@@ -327,7 +347,7 @@ func (r *receiving) explain(err error) error {
 	x, ok := errors.AsType[*xfer.Error](err)
 	err = r.r.explain(err)
 	if ok && x.Code == xfer.CodeStorage && !x.Remote && !r.o.output {
-		return fmt.Errorf("%w; this --dir is %s", err, r.o.dir)
+		return fmt.Errorf("%w; the directory is %s", err, r.o.dir)
 	}
 	return err
 }

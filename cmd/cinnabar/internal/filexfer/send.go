@@ -180,9 +180,18 @@ func peerAddrs(ctx context.Context, text string) (string, []netip.AddrPort, erro
 	if err != nil {
 		return "", nil, cli.Usagef("%w; the last argument is the receiver", err)
 	}
+	host, addrs, err := resolve(ctx, host, port)
+	if err != nil {
+		err = fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+	}
+	return host, addrs, err
+}
+
+// resolve returns the host and its addresses, IPv4 first.
+func resolve(ctx context.Context, host, port string) (string, []netip.AddrPort, error) {
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
-		return "", nil, fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+		return "", nil, err
 	}
 	return host, ipv4First(addrs), nil
 }
