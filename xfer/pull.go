@@ -38,7 +38,7 @@ const (
 	requestPieces = 4 // for which each connection has receives
 )
 
-// MaxRequest is the largest number of bytes of the path of a [Request].
+// MaxRequest is the largest number of bytes of the path of a [FileRequest].
 const MaxRequest = requestPieces * requestPiece
 
 // RequestOp is what a puller asks for. Its number is part of the wire format.
@@ -61,15 +61,15 @@ func (o RequestOp) String() string {
 	return fmt.Sprintf("operation %d", uint32(o))
 }
 
-// Request is what a puller asks a server of files for.
-type Request struct {
+// FileRequest is what a puller asks a server of files for.
+type FileRequest struct {
 	Op RequestOp
 	// Path has 1 to [MaxRequest] bytes without NUL. A server gets it as unchecked input of the peer.
 	Path string
 }
 
 // check refuses requests that the protocol cannot carry.
-func (r Request) check() error {
+func (r FileRequest) check() error {
 	switch {
 	case r.Op != RequestFile && r.Op != RequestList:
 		return failf(CodeUnsupported, "%v is not known here", r.Op)
@@ -99,7 +99,7 @@ func (p *puller) appendRequest(acts []action) []action {
 
 // requestParts are the pieces of a request that have come.
 type requestParts struct {
-	r     Request
+	r     FileRequest
 	total uint64
 	n     uint32 // pieces
 }
@@ -142,7 +142,7 @@ type Puller struct {
 
 // Pull connects to the server of files at addr and receives what req asks for. It returns when the file has its name, or with an [*Error]. It
 // waits for a call of a file's method that blocks even if ctx ends.
-func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req Request) (Result, error) {
+func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
 	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open}
@@ -194,7 +194,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 // puller receives what it has asked for: it sends the request, learns name, size and metadata, and is the server of the fast protocol then.
 type puller struct {
 	*fastServer
-	request Request
+	request FileRequest
 	meta    Meta
 	knows   bool // ATTR has come
 }

@@ -95,7 +95,7 @@ func (p *pullServer) requested(ev event, acts []action) []action {
 // pulled does the jobs of the disk for a server of files. One goroutine uses it.
 type pulled struct {
 	m      *pullServer
-	open   func(Request) (Source, io.Closer, error)
+	open   func(FileRequest) (Source, io.Closer, error)
 	reader reader
 	closer io.Closer // of the source; nil: nothing to close
 }
@@ -133,7 +133,7 @@ func (p *pulled) close() error {
 func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, a agreement, why string, res *Result) (watcher Progress, err error) {
 	m := &pullServer{fastClient: newFastClient(a, "")}
 	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true},
-		open: func(r Request) (Source, io.Closer, error) {
+		open: func(r FileRequest) (Source, io.Closer, error) {
 			if err := p.named(); err != nil {
 				return Source{}, nil, err
 			}

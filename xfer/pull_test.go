@@ -19,7 +19,7 @@ import (
 // shelf is a policy of files for pulls: those of a map.
 type shelf map[string][]byte
 
-func (s shelf) files(_ context.Context, _ netip.AddrPort, r Request) (Source, io.Closer, error) {
+func (s shelf) files(_ context.Context, _ netip.AddrPort, r FileRequest) (Source, io.Closer, error) {
 	data, ok := s[r.Path]
 	if !ok || r.Op != RequestFile {
 		return Source{}, nil, failf(CodeSource, "the shelf has no %q", r.Path)
@@ -58,7 +58,7 @@ func TestPull(t *testing.T) {
 		var announced int64
 		p.Progress = func() Progress { return startSize{&announced} }
 		for name, data := range files {
-			res, err := p.Pull(ctx, dev, srv.addr, Request{RequestFile, name})
+			res, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, name})
 			got, serr := srv.outcome(ctx)
 			if err != nil || serr != nil || res.Size != int64(len(data)) || got.Size != res.Size || res.Sum != got.Sum || !res.Pulled || !got.Pulled || res.Name != filepath.Base(name) || got.Name != name || announced != res.Size {
 				t.Errorf("%.20s: %+v, %v; %+v, %v; announced %d", name, res, err, got, serr, announced)
@@ -78,7 +78,7 @@ func TestPullRefused(t *testing.T) {
 	ctx := testContext(t)
 	dev := device(t, iwarp.Config{})
 	files := shelf{"a": noise(100)}
-	srv := serve(t, dev, Receiver{Files: func(ctx context.Context, peer netip.AddrPort, r Request) (Source, io.Closer, error) {
+	srv := serve(t, dev, Receiver{Files: func(ctx context.Context, peer netip.AddrPort, r FileRequest) (Source, io.Closer, error) {
 		switch r.Path {
 		case "endless":
 			return Source{Name: "endless", Stream: bytes.NewReader(nil)}, nil, nil
@@ -91,16 +91,16 @@ func TestPullRefused(t *testing.T) {
 	}}, DirOptions{})
 	p, path := into(t, DirOptions{})
 	for _, c := range []struct {
-		r      Request
+		r      FileRequest
 		code   Code
 		remote bool
 		says   string
 	}{
-		{Request{RequestFile, "b"}, CodeSource, true, `the shelf has no "b"`},
-		{Request{RequestList, "a"}, CodeSource, true, "the shelf has no"},
-		{Request{RequestFile, "endless"}, CodeSource, true, "has no size"},
-		{Request{RequestFile, "unnamed"}, CodeName, true, "the name is empty"},
-		{Request{RequestFile, "torn"}, CodeChanged, true, "ends after 10 bytes"},
+		{FileRequest{RequestFile, "b"}, CodeSource, true, `the shelf has no "b"`},
+		{FileRequest{RequestList, "a"}, CodeSource, true, "the shelf has no"},
+		{FileRequest{RequestFile, "endless"}, CodeSource, true, "has no size"},
+		{FileRequest{RequestFile, "unnamed"}, CodeName, true, "the name is empty"},
+		{FileRequest{RequestFile, "torn"}, CodeChanged, true, "ends after 10 bytes"},
 	} {
 		_, err := p.Pull(ctx, dev, srv.addr, c.r)
 		wantCode(t, err, c.code, c.remote, c.says, "pull")
@@ -108,22 +108,22 @@ func TestPullRefused(t *testing.T) {
 		wantCode(t, err, c.code, false, c.says, "serve")
 	}
 	for _, c := range []struct {
-		r    Request
+		r    FileRequest
 		code Code
 		says string
 	}{
-		{Request{RequestFile, ""}, CodeName, "the path is empty"},
-		{Request{RequestFile, "a\x00"}, CodeName, "NUL"},
-		{Request{RequestFile, strings.Repeat("x", MaxRequest+1)}, CodeName, "a request carries 1024"},
-		{Request{7, "a"}, CodeUnsupported, "operation 7"},
+		{FileRequest{RequestFile, ""}, CodeName, "the path is empty"},
+		{FileRequest{RequestFile, "a\x00"}, CodeName, "NUL"},
+		{FileRequest{RequestFile, strings.Repeat("x", MaxRequest+1)}, CodeName, "a request carries 1024"},
+		{FileRequest{7, "a"}, CodeUnsupported, "operation 7"},
 	} {
 		_, err := p.Pull(ctx, dev, srv.addr, c.r)
 		wantCode(t, err, c.code, false, c.says)
 	}
-	_, err := (&Puller{}).Pull(ctx, dev, srv.addr, Request{RequestFile, "a"})
+	_, err := (&Puller{}).Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "a"})
 	wantCode(t, err, CodeOther, false, "Open is nil")
 	p.Open = func(string, Meta, int64) (File, error) { return nil, failf(CodeStorage, "no room") }
-	_, err = p.Pull(ctx, dev, srv.addr, Request{RequestFile, "a"})
+	_, err = p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "a"})
 	wantCode(t, err, CodeStorage, false, "no room")
 	_, err = srv.outcome(ctx)
 	wantCode(t, err, CodeStorage, true, "no room")
@@ -131,7 +131,7 @@ func TestPullRefused(t *testing.T) {
 		t.Errorf("%v is left behind", entries)
 	}
 	plain := serve(t, dev, Receiver{}, DirOptions{})
-	_, err = (&Puller{Open: p.Open}).Pull(ctx, dev, plain.addr, Request{RequestFile, "a"})
+	_, err = (&Puller{Open: p.Open}).Pull(ctx, dev, plain.addr, FileRequest{RequestFile, "a"})
 	wantCode(t, err, CodeUnsupported, true, "no files to pull")
 }
 
@@ -140,7 +140,7 @@ func TestPullCancelled(t *testing.T) {
 	dev := device(t, iwarp.Config{})
 	opening := make(chan struct{}, 1)
 	files := shelf{"a": noise(100)}
-	srv := serve(t, dev, Receiver{Files: func(ctx context.Context, peer netip.AddrPort, r Request) (Source, io.Closer, error) {
+	srv := serve(t, dev, Receiver{Files: func(ctx context.Context, peer netip.AddrPort, r FileRequest) (Source, io.Closer, error) {
 		if r.Path == "slow" {
 			opening <- struct{}{}
 			<-ctx.Done()
@@ -154,9 +154,9 @@ func TestPullCancelled(t *testing.T) {
 		<-opening
 		cancel()
 	}()
-	_, err := p.Pull(ctx, dev, srv.addr, Request{RequestFile, "slow"})
+	_, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "slow"})
 	wantCode(t, err, CodeCanceled, false)
-	if _, err := p.Pull(testContext(t), dev, srv.addr, Request{RequestFile, "a"}); err != nil {
+	if _, err := p.Pull(testContext(t), dev, srv.addr, FileRequest{RequestFile, "a"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -211,7 +211,7 @@ func TestBadPulls(t *testing.T) {
 			dev := device(t, iwarp.Config{})
 			ctx := testContext(t)
 			go func() {
-				_, err := p.Pull(ctx, dev, addr, Request{RequestFile, "a"})
+				_, err := p.Pull(ctx, dev, addr, FileRequest{RequestFile, "a"})
 				done <- err
 			}()
 			peer := <-accepted

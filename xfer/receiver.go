@@ -37,7 +37,7 @@ type Receiver struct {
 	// Files is the policy of what pullers get: it opens what the request of a peer asks for, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
 	// transfer; Serve waits for the return of Files. Several calls may run at once. nil: pulls are refused.
-	Files func(ctx context.Context, peer netip.AddrPort, req Request) (Source, io.Closer, error)
+	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)
 
 	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one
 	// Digest is the only digest that the receiver accepts; "": any digest that the receiver has, as the sender asks. If Digest is

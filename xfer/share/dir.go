@@ -110,7 +110,7 @@ func (d *Dir) clean(asked string) (string, error) {
 
 // Files opens what a request asks for. It is the Files of an xfer.Receiver. A directory is served as a tree, under the last element of its path; the
 // served directory itself under its own name.
-func (d *Dir) Files(ctx context.Context, peer netip.AddrPort, req xfer.Request) (xfer.Source, io.Closer, error) {
+func (d *Dir) Files(ctx context.Context, peer netip.AddrPort, req xfer.FileRequest) (xfer.Source, io.Closer, error) {
 	p, err := d.clean(req.Path)
 	if err != nil {
 		return xfer.Source{}, nil, err

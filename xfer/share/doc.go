@@ -13,7 +13,7 @@
 //
 //	in, err := tree.OpenDir("incoming", tree.DirOptions{})
 //	p := xfer.Puller{Open: in.Open}
-//	res, err := p.Pull(ctx, dev, addr, xfer.Request{Op: xfer.RequestFile, Path: "photos"})
+//	res, err := p.Pull(ctx, dev, addr, xfer.FileRequest{Op: xfer.RequestFile, Path: "photos"})
 //
 // # Guarantees
 //

@@ -144,7 +144,7 @@ func List(ctx context.Context, p xfer.Puller, dev *verbs.Device, addr netip.Addr
 		}
 		return &f, nil
 	}
-	if _, err := p.Pull(ctx, dev, addr, xfer.Request{Op: xfer.RequestList, Path: dir}); err != nil {
+	if _, err := p.Pull(ctx, dev, addr, xfer.FileRequest{Op: xfer.RequestList, Path: dir}); err != nil {
 		return nil, err
 	}
 	return parseList(f.b)

@@ -110,7 +110,7 @@ func TestServes(t *testing.T) {
 	defer in.Close()
 	p := xfer.Puller{Open: in.Open}
 	for _, asked := range []string{"a", "/d/", "."} {
-		if _, err := p.Pull(t.Context(), dev, addr, xfer.Request{Op: xfer.RequestFile, Path: asked}); err != nil {
+		if _, err := p.Pull(t.Context(), dev, addr, xfer.FileRequest{Op: xfer.RequestFile, Path: asked}); err != nil {
 			t.Errorf("%s: %v", asked, err)
 		}
 	}
@@ -154,27 +154,27 @@ func TestRefuses(t *testing.T) {
 		{"b", xfer.CodeSource}, {"a/b", xfer.CodeSource}, {"out", xfer.CodeSource}, {"abs", xfer.CodeSource}, {"dir", xfer.CodeSource}, {"dir/outside", xfer.CodeSource}, {"loop", xfer.CodeSource},
 	} {
 		for _, op := range []xfer.RequestOp{xfer.RequestFile, xfer.RequestList} {
-			_, closer, err := d.Files(t.Context(), peer, xfer.Request{Op: op, Path: c.path})
+			_, closer, err := d.Files(t.Context(), peer, xfer.FileRequest{Op: op, Path: c.path})
 			if !errors.Is(err, c.code) || closer != nil || strings.Contains(err.Error(), filepath.Dir(path)) {
 				t.Errorf("%v of %q: %v, %v", op, c.path, closer, err)
 			}
 		}
 	}
-	if _, _, err := d.Files(t.Context(), peer, xfer.Request{Op: 9, Path: "a"}); !errors.Is(err, xfer.CodeUnsupported) {
+	if _, _, err := d.Files(t.Context(), peer, xfer.FileRequest{Op: 9, Path: "a"}); !errors.Is(err, xfer.CodeUnsupported) {
 		t.Errorf("got %v", err)
 	}
-	src, closer, err := d.Files(t.Context(), peer, xfer.Request{Op: xfer.RequestFile, Path: "d/up"}) // a link that stays inside
+	src, closer, err := d.Files(t.Context(), peer, xfer.FileRequest{Op: xfer.RequestFile, Path: "d/up"}) // a link that stays inside
 	if err != nil || src.Name != "up" || src.Size != 1 {
 		t.Fatalf("%+v, %v", src, err)
 	}
 	must(0, closer.Close())(t)
 	all := openDir(t, path, Options{AllowDotFiles: true})
-	if _, closer, err := all.Files(t.Context(), peer, xfer.Request{Op: xfer.RequestFile, Path: ".secret"}); err != nil {
+	if _, closer, err := all.Files(t.Context(), peer, xfer.FileRequest{Op: xfer.RequestFile, Path: ".secret"}); err != nil {
 		t.Error(err)
 	} else {
 		must(0, closer.Close())(t)
 	}
-	if _, _, err := all.Files(t.Context(), peer, xfer.Request{Op: xfer.RequestFile, Path: ".cinnabar-0011223344556677.part"}); !errors.Is(err, xfer.CodeName) {
+	if _, _, err := all.Files(t.Context(), peer, xfer.FileRequest{Op: xfer.RequestFile, Path: ".cinnabar-0011223344556677.part"}); !errors.Is(err, xfer.CodeName) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -182,12 +182,12 @@ func TestRefuses(t *testing.T) {
 // Lists are bounded, and so are the trees and lists of a host, and of all.
 func TestBounds(t *testing.T) {
 	d := openDir(t, makeTree(t, "a", "b", "c", "d/"), Options{MaxList: 4, MaxWork: 5})
-	list := xfer.Request{Op: xfer.RequestList, Path: "."}
+	list := xfer.FileRequest{Op: xfer.RequestList, Path: "."}
 	_, first, err := d.Files(t.Context(), peer, list)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := d.Files(t.Context(), peer, xfer.Request{Op: xfer.RequestFile, Path: "d"}); !errors.Is(err, xfer.CodeBusy) {
+	if _, _, err := d.Files(t.Context(), peer, xfer.FileRequest{Op: xfer.RequestFile, Path: "d"}); !errors.Is(err, xfer.CodeBusy) {
 		t.Errorf("a second one of the host: %v", err)
 	}
 	var others []io.Closer

@@ -224,7 +224,7 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		o.puller.Open = limitFiles(o.expects(p, open), limit)
 		var res xfer.Result
 		err := o.reach(func(peer netip.AddrPort) (err error) {
-			res, err = o.puller.Pull(ctx, dev, peer, xfer.Request{Op: xfer.RequestFile, Path: p})
+			res, err = o.puller.Pull(ctx, dev, peer, xfer.FileRequest{Op: xfer.RequestFile, Path: p})
 			return err
 		})
 		if err != nil {

@@ -34,9 +34,10 @@ type options struct {
 	device       string
 	socket       *net.TCPListener // that systemd has opened for recv; nil: none
 	security     cli.Security
-	host         string // the receiver as the user has named it; empty for a receiver
-	stop         func() // set by openDevice
-	noImmediates bool   // a device that lacks write with immediate, for tests and comparisons
+	meeting      *meeting // of a one-time code; nil: none
+	host         string   // the receiver as the user has named it; empty for a receiver
+	stop         func()   // set by openDevice
+	noImmediates bool     // a device that lacks write with immediate, for tests and comparisons
 }
 
 // register adds the options to a command.
@@ -72,7 +73,10 @@ func (o *options) openDevice(ctx context.Context) (dev *verbs.Device, err error)
 	if o.noImmediates || o.socket != nil {
 		name = cli.SoftwareDevice
 	}
-	dev, o.stop, err = o.security.OpenDevice(ctx, name, o.host, func(cfg *iwarp.Config) { cfg.NoImmediates, cfg.Listener = o.noImmediates, o.socket })
+	dev, o.stop, err = o.security.OpenDevice(ctx, name, o.host, func(cfg *iwarp.Config) {
+		cfg.NoImmediates, cfg.Listener = o.noImmediates, o.socket
+		o.meeting.apply(cfg)
+	})
 	return dev, err
 }
 
@@ -154,8 +158,7 @@ func (o *recvOptions) onSocket(ctx context.Context) ([]netip.AddrPort, error) {
 		return nil, err
 	}
 	o.socket = l
-	a, _ := netip.ParseAddrPort(l.Addr().String()) // as the address of a socket prints itself
-	return []netip.AddrPort{a}, nil
+	return []netip.AddrPort{addrOf(l)}, nil
 }
 
 // listenAny listens at the first address that the system has.

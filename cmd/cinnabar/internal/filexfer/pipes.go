@@ -33,6 +33,10 @@ func (o *sendOptions) checkName(paths []string) error {
 		}
 	}
 	switch {
+	case o.code && len(paths) > 1:
+		return cli.Usagef("--code was given with %d files; a code is good for one file, or one directory with --recursive", len(paths))
+	case o.code && o.dryRun:
+		return cli.Usagef("--code was given with --dry-run, which connects to no receiver; leave one of them out")
 	case inputs > 1:
 		return cli.Usagef("standard input, -, was given %d times; it can be sent once", inputs)
 	case inputs > 0 && o.sender.Protocol == xfer.Basic:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync/atomic"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/onetime"
 	"cinnabar/internal/audit"
 	"cinnabar/systemd"
 	"cinnabar/verbs"
@@ -26,9 +28,11 @@ type recvOptions struct {
 	digestText  string
 	digest      xfer.Digest // of digestText; "": any
 	once        bool
-	output      bool // the file goes to standard output
-	serves      bool // the command is serve-files
-	write       bool // serve-files stores files
+	codeText    string
+	code        onetime.Code // of codeText; the zero Code: none
+	output      bool         // the file goes to standard output
+	serves      bool         // the command is serve-files
+	write       bool         // serve-files stores files
 	places      int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
@@ -56,6 +60,10 @@ With - it writes the first file that a sender begins to standard output, and end
 What it prints otherwise goes to standard error. The bytes leave as they come: only
 exit code 0 says that all came and that the digest is right.
 
+With --code it takes one file from the sender that has printed the code, and
+ends. The code authenticates both ends, and the transfer is encrypted; a code of -
+is read from standard input. One wrong try spends the code.
+
 With --digest it takes only files that are compared by that digest. It then refuses
 programs that use the basic protocol, which has no digest, unless --digest is none.
 
@@ -77,6 +85,15 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 			if err := o.checkLimits(); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("code") {
+				if err := o.checkCode(cmd); err != nil {
+					return err
+				}
+				if err := o.readCode(s.In); err != nil {
+					return err
+				}
+				o.once = true
+			}
 			if o.output = len(args) > 0; o.output {
 				o.once = true
 				if err := o.checkOutput(cmd, s); err != nil {
@@ -92,6 +109,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+defaultPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
+	f.StringVar(&o.codeText, "code", "", "take one file from the sender that has printed this one-time code (send --code); - reads it from standard input")
 	f.StringVar(&o.digestText, "digest", "any", "take only files that are compared by this digest: sha256, blake3, or none; any takes all files")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
@@ -174,6 +192,21 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		defer withoutPipeSignal()()
 		s.Out = s.Err
 	}
+	r := newReceiving(ctx, o, s)
+	defer r.limit.stop()
+	open := to.open
+	if o.code != (onetime.Code{}) {
+		if o.socket != nil {
+			return cli.Usagef("--code was given with a socket of the service manager; it is for two people")
+		}
+		if err := r.meet(ctx, addrs); err != nil {
+			return err
+		}
+		addrs = []netip.AddrPort{addrOf(o.socket)}
+		limited, cancel, limitedOpen := o.untilOpened(ctx, open)
+		defer cancel(nil)
+		ctx, open = limited, limitedOpen
+	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -187,12 +220,12 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer cli.Shut(l)
-	r := newReceiving(ctx, o, s)
-	if err := r.announce(l); err != nil {
-		return err
+	if o.meeting == nil {
+		if err := r.announce(l.Addr().String()); err != nil {
+			return err
+		}
 	}
-	defer r.limit.stop()
-	server := &xfer.Receiver{Open: limitFiles(to.open, r.limit), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{Open: limitFiles(open, r.limit), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := o.status() + l.Addr().String()
@@ -244,6 +277,12 @@ func (o *recvOptions) status() string {
 	return "waiting for files at "
 }
 
+// addrOf returns the address of a listener.
+func addrOf(l *net.TCPListener) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(l.Addr().String()) // as the address of a socket prints itself
+	return a
+}
+
 // receiving is one run of recv.
 type receiving struct {
 	o   *recvOptions
@@ -261,24 +300,24 @@ func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving
 }
 
 // announce prints the address at which the command waits for files, and their directory.
-func (r *receiving) announce(l *verbs.Listener) error {
+func (r *receiving) announce(address string) error {
 	if r.o.output {
-		return r.r.resultf("waiting for one file at %s, for standard output", l.Addr())
+		return r.r.resultf("waiting for one file at %s, for standard output", address)
 	}
 	if r.o.json {
-		return r.r.event(listeningEvent{Event: "listening", Address: l.Addr().String(), Directory: r.o.dir})
+		return r.r.event(listeningEvent{Event: "listening", Address: address, Directory: r.o.dir})
 	}
 	if r.o.serves {
 		how := "read-only"
 		if r.o.write {
 			how = "for reading and writing"
 		}
-		return r.r.resultf("serving directory %s at %s, %s; interrupt (^C) to end", r.o.dir, l.Addr(), how)
+		return r.r.resultf("serving directory %s at %s, %s; interrupt (^C) to end", r.o.dir, address, how)
 	}
 	if r.o.once {
-		return r.r.resultf("waiting for one file at %s, for directory %s", l.Addr(), r.o.dir)
+		return r.r.resultf("waiting for one file at %s, for directory %s", address, r.o.dir)
 	}
-	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
+	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", address, r.o.dir)
 }
 
 // one receives the first file that a sender begins. Until then it serves several senders at a time, and the failure of one of these

@@ -33,7 +33,7 @@ type sendOptions struct {
 	treeOptions
 	protocol, digest, chunk string // as given
 	name                    string // of the file at the receiver; empty: its own
-	preserve                bool
+	preserve, code          bool
 	buffers                 int
 
 	sender xfer.Sender      // the above, parsed
@@ -66,6 +66,11 @@ cannot store before it writes anything.
 A FILE - is standard input, of any length; it is called stdin at the receiver, or
 as --name says, and may pause for any time. Receivers of earlier versions refuse it.
 
+With --code it prints a code of ten digits, which the person at the receiver types:
+cinnabar recv --code CODE. The code authenticates both ends, and the transfer is
+encrypted. It is good for one try, for one FILE, and for ten minutes, in which send
+waits for the receiver.
+
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
 		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  tar c src | cinnabar send - --name src.tar localhost",
@@ -73,6 +78,11 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
 				return err
+			}
+			if o.code {
+				if err := o.checkCode(cmd); err != nil {
+					return err
+				}
 			}
 			return runSend(cmd.Context(), o, s)
 		},
@@ -85,6 +95,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.StringVar(&o.name, "name", "", "name of the file at the receiver, for one FILE or for standard input (default its own, or stdin)")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
+	f.BoolVar(&o.code, "code", false, "print a one-time code, which recv --code CODE takes at the receiver; it authenticates both ends, and encrypts")
 	o.registerTrees(f)
 	o.register(f, s)
 	return cmd
@@ -201,6 +212,12 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if o.dryRun {
 		return o.list(ctx, newReporter(ctx, sendWords, o.json, s))
 	}
+	r := newReporter(ctx, sendWords, o.json, s)
+	if o.code {
+		if err := o.meet(ctx, r); err != nil {
+			return err
+		}
+	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -209,7 +226,7 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}
-	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
+	t := &sending{o: o, dev: dev, r: r, peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
 	defer context.AfterFunc(ctx, t.limit.stop)()
 	t.r.outlook = o.newOutlook()
 	return t.all(ctx)

@@ -80,7 +80,7 @@ func (o *recvOptions) checkWrite(cmd *cobra.Command) error {
 }
 
 // files is the type of xfer.Receiver's Files.
-type files = func(context.Context, netip.AddrPort, xfer.Request) (xfer.Source, io.Closer, error)
+type files = func(context.Context, netip.AddrPort, xfer.FileRequest) (xfer.Source, io.Closer, error)
 
 // target is where received files go, and where pulled ones come from.
 type target struct {
@@ -129,7 +129,7 @@ func limitServed(open files, b *bucket) files {
 	if b == nil || open == nil {
 		return open
 	}
-	return func(ctx context.Context, peer netip.AddrPort, req xfer.Request) (xfer.Source, io.Closer, error) {
+	return func(ctx context.Context, peer netip.AddrPort, req xfer.FileRequest) (xfer.Source, io.Closer, error) {
 		src, closer, err := open(ctx, peer, req)
 		if err == nil {
 			src = limitSource(src, b)
