@@ -41,7 +41,7 @@ const (
 // MaxRequest is the largest number of bytes of the path of a [FileRequest].
 const MaxRequest = requestPieces * requestPiece
 
-// RequestOp is what a puller asks for. Its number is part of the wire format.
+// RequestOp is the operation of a request. Its number is part of the wire format.
 type RequestOp uint32
 
 // The operations.
@@ -61,7 +61,7 @@ func (o RequestOp) String() string {
 	return fmt.Sprintf("operation %d", uint32(o))
 }
 
-// FileRequest is what a puller asks a server of files for.
+// FileRequest is the request of a puller to a server of files.
 type FileRequest struct {
 	Op RequestOp
 	// Path has 1 to [MaxRequest] bytes without NUL. A server gets it as unchecked input of the peer.
@@ -140,7 +140,7 @@ type Puller struct {
 	Logger   *slog.Logger    // nil: discard
 }
 
-// Pull connects to the server of files at addr and receives what req asks for. It returns when the file has its name, or with an [*Error]. It
+// Pull connects to the server of files at addr and receives the file or the list of req. It returns when the file has its name, or with an [*Error]. It
 // waits for a call of a file's method that blocks even if ctx ends.
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
@@ -172,7 +172,8 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 // pullWith carries the transfer out on the connection of l.
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull}
-	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, make: func(name string) (File, error) { return d.makeFile(name, m.meta, m.size) }}
+	var blocking interruptible
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, make: func(name string) (File, error) { return blocking.keep(d.makeFile(name, m.meta, m.size)) }}
 	s := newSession(l, m, a, d.Hashes, store.do)
 	s.timeout = d.timeout
 	if d.Progress != nil {
@@ -183,6 +184,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 		s.begin(d.result, false)
 		d.result, err = s.run(ctx)
 	}
+	blocking.interrupt()
 	s.close()
 	if derr := store.discard(); derr != nil {
 		err = errors.Join(err, fmt.Errorf("remove the incomplete file: %w", derr))
@@ -191,7 +193,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 	return err
 }
 
-// puller receives what it has asked for: it sends the request, learns name, size and metadata, and is the server of the fast protocol then.
+// puller receives the file of its request: it sends the request, learns name, size and metadata, and is the server of the fast protocol then.
 type puller struct {
 	*fastServer
 	request FileRequest

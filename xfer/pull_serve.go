@@ -9,7 +9,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// pullServer sends what a puller asks for: it takes the request, opens the file, and is the client of the fast protocol then.
+// pullServer sends the file that a puller asks for: it takes the request, opens the file, and is the client of the fast protocol then.
 //
 //	wait for the request    the puller speaks first
 //	opening                 the file is opened, then ATTR and OPEN are sent

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -24,6 +25,31 @@ type File interface {
 	Discard() error
 }
 
+// Interrupter is a [File] with methods that may block for a long time, such as a pipe. Interrupt is called once when the transfer has ended, also
+// while another method runs, which it makes return.
+type Interrupter interface {
+	File
+	Interrupt()
+}
+
+// interruptible remembers the file of a transfer, if it is an Interrupter.
+type interruptible struct{ file atomic.Pointer[Interrupter] }
+
+// keep returns the result of an Open.
+func (i *interruptible) keep(f File, err error) (File, error) {
+	if in, ok := f.(Interrupter); ok && err == nil {
+		i.file.Store(&in)
+	}
+	return f, err
+}
+
+// interrupt calls the file's Interrupt, if it has one.
+func (i *interruptible) interrupt() {
+	if in := i.file.Load(); in != nil {
+		(*in).Interrupt()
+	}
+}
+
 // Receiver takes files from any number of senders at once. Its fields may not be
 // changed while it serves.
 type Receiver struct {
@@ -34,7 +60,7 @@ type Receiver struct {
 	// [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
-	// Files is the policy of what pullers get: it opens what the request of a peer asks for, or refuses it, as Open does. The source has Data and
+	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
 	// transfer; Serve waits for the return of Files. Several calls may run at once. nil: pulls are refused.
 	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)

@@ -80,7 +80,7 @@ type delivery struct {
 	tracer  Tracer   // nil: none
 	watcher Progress // nil: none, or the transfer has not begun
 
-	pull     *FileRequest                                               // what to receive (pull.go); nil: src is sent
+	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
 }
 

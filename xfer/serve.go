@@ -156,12 +156,13 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 // receiveWith accepts the request and carries the transfer out with the objects of l. It returns
 // when l is not in use any more.
 func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
+	var blocking interruptible
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
 			if err := p.named(); err != nil {
 				return nil, err
 			}
-			return h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) })
+			return blocking.keep(h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) }))
 		}}
 	s := newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
 	s.timeout, s.opening = h.timeout, openTimeout
@@ -176,6 +177,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
 	}
+	blocking.interrupt()
 	s.close()
 	if derr := store.discard(); derr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", res.Name), slog.Any("err", derr))

@@ -13,7 +13,7 @@ import (
 // the request: the size is not known before END, each chunk may be shorter than a buffer, and a chunk may be empty. An empty chunk says that the
 // source has nothing to send yet, so that a source that pauses does not look like a sender that is dead:
 //
-//	source   ──▶ pump: reads ahead ──▶ reader: takes what is there ──▶ CHUNK
+//	source   ──▶ pump: reads ahead ──▶ reader: takes those bytes   ──▶ CHUNK
 //	                                   nothing for a pulse         ──▶ CHUNK of 0 bytes
 //	                                   the end                     ──▶ END with the size
 
@@ -41,7 +41,7 @@ type pump struct {
 
 // part is the result of a read.
 type part struct {
-	b    []byte // what is left of it
+	b    []byte // the rest of it
 	buf  []byte
 	err  error // behind the bytes
 	read bool  // it has come
@@ -91,7 +91,7 @@ func (p *pump) read(src io.Reader) {
 // stop ends take. It does not wait for a read that is under way.
 func (p *pump) stop() { p.once.Do(func() { close(p.quit) }) }
 
-// take copies what is there to b, at least one byte, unless nothing comes for the time wait, or the stream has ended. Its error is io.EOF at the end.
+// take copies the bytes that are there to b, at least one byte, unless nothing comes for the time wait, or the stream has ended. Its error is io.EOF at the end.
 func (p *pump) take(b []byte, wait time.Duration) (n int, err error) {
 	for n < len(b) {
 		if !p.rest.read && !p.next(wait, n == 0) {

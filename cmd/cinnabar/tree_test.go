@@ -263,7 +263,7 @@ func TestSuggestions(t *testing.T) {
 		"pign":              `unknown command "pign" (did you mean ping or pingpong?); usage: cinnabar COMMAND`,
 		"bench":             "did you mean perf?",
 		"perf rat":          `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
-		"recv x":            `the command takes no arguments, and "x" was given; usage: cinnabar recv`,
+		"recv x":            `the command takes no arguments, and "x" was given; - is standard output`,
 		"help sned":         `unknown command "sned" (did you mean send?)`,
 		"help mem gett":     `unknown command "mem gett" (did you mean get?)`,
 		"info --jsn":        "unknown flag: --jsn (did you mean --csv or --json?); cinnabar info --help lists the options",

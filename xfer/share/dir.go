@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/xfer"
@@ -33,6 +34,8 @@ const (
 	defaultMaxList = 100_000
 	defaultMaxWork = 8
 	hostShare      = 4 // a host gets one in so many
+
+	defaultPatience = 5 * time.Second
 )
 
 // Dir is a directory that is served.
@@ -42,7 +45,12 @@ type Dir struct {
 	opt  Options
 	hide *tree.Patterns
 
+	patience time.Duration // for a tree or a list to end, if there are too many
+
 	mu sync.Mutex
+	// closed when a tree or a list has ended
+	// +checklocks:mu
+	freed chan struct{}
 	// trees and lists under way
 	// +checklocks:mu
 	work map[hostquota.Host]int
@@ -67,7 +75,7 @@ func OpenDir(path string, opt Options) (*Dir, error) {
 	if opt.MaxWork <= 0 {
 		opt.MaxWork = defaultMaxWork
 	}
-	d := &Dir{root: root, name: filepath.Base(abs), opt: opt, work: map[hostquota.Host]int{}}
+	d := &Dir{root: root, name: filepath.Base(abs), opt: opt, work: map[hostquota.Host]int{}, freed: make(chan struct{}), patience: defaultPatience}
 	if xfer.CheckName(d.name) != nil || d.hidden(d.name) { // the directory / of the system, say
 		d.name = "files"
 	}
@@ -108,7 +116,7 @@ func (d *Dir) clean(asked string) (string, error) {
 	return p, nil
 }
 
-// Files opens what a request asks for. It is the Files of an xfer.Receiver. A directory is served as a tree, under the last element of its path; the
+// Files opens the file, directory or list of a request. It is the Files of an xfer.Receiver. A directory is served as a tree, under the last element of its path; the
 // served directory itself under its own name.
 func (d *Dir) Files(ctx context.Context, peer netip.AddrPort, req xfer.FileRequest) (xfer.Source, io.Closer, error) {
 	p, err := d.clean(req.Path)
@@ -148,7 +156,7 @@ func (d *Dir) file(p, asked string, info fs.FileInfo) (src xfer.Source, closer i
 
 // tree lists a directory for sending.
 func (d *Dir) tree(ctx context.Context, peer netip.AddrPort, p string) (src xfer.Source, closer io.Closer, err error) {
-	done, err := d.begin(peer)
+	done, err := d.begin(ctx, peer)
 	if err != nil {
 		return src, nil, err
 	}
@@ -177,24 +185,49 @@ type closing func() error
 
 func (c closing) Close() error { return c() }
 
-// begin counts a tree or a list of a host. The caller calls done at its end.
-func (d *Dir) begin(peer netip.AddrPort) (done func(), err error) {
+// begin counts a tree or a list of a host, and waits for a moment if there are too many, because one whose transfer is over may not have ended
+// yet. The caller calls done at its end.
+func (d *Dir) begin(ctx context.Context, peer netip.AddrPort) (done func(), err error) {
 	host := hostquota.HostOf(peer.Addr())
+	limit := time.NewTimer(d.patience)
+	defer limit.Stop()
+	for {
+		freed, busy := d.enter(host)
+		if busy == nil {
+			return sync.OnceFunc(func() { d.leave(host) }), nil
+		}
+		select {
+		case <-freed:
+		case <-limit.C:
+			return nil, busy
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// enter counts a tree or a list of a host. If there are too many it returns an error, and a channel that is closed when one has ended.
+func (d *Dir) enter(host hostquota.Host) (freed <-chan struct{}, busy error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if most := max(d.opt.MaxWork/hostShare, 1); d.all >= d.opt.MaxWork || d.work[host] >= most {
-		return nil, failf(xfer.CodeBusy, "this server works on %d directories, %d of them for your host, and may on %d, %d for each host: try again later", d.all, d.work[host], d.opt.MaxWork, most)
+		return d.freed, failf(xfer.CodeBusy, "this server works on %d directories, %d of them for your host, and may on %d, %d for each host: try again later", d.all, d.work[host], d.opt.MaxWork, most)
 	}
 	d.all++
 	d.work[host]++
-	return sync.OnceFunc(func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.all--
-		if d.work[host]--; d.work[host] == 0 {
-			delete(d.work, host)
-		}
-	}), nil
+	return nil, nil
+}
+
+// leave counts a tree or a list down.
+func (d *Dir) leave(host hostquota.Host) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all--
+	if d.work[host]--; d.work[host] == 0 {
+		delete(d.work, host)
+	}
+	close(d.freed)
+	d.freed = make(chan struct{})
 }
 
 // failure is an error with a class, of which the text does not speak again.

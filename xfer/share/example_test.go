@@ -22,7 +22,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(public)
+	defer func() { _ = os.RemoveAll(public) }() // the system removes it otherwise
 	if err := os.WriteFile(filepath.Join(public, "notes.txt"), []byte("hello"), 0o644); err != nil {
 		log.Fatal(err)
 	}

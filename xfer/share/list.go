@@ -52,7 +52,7 @@ const atOnce = 1024
 
 // list makes the list of a directory, or of the one file at p.
 func (d *Dir) list(ctx context.Context, peer netip.AddrPort, p string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
-	done, err := d.begin(peer)
+	done, err := d.begin(ctx, peer)
 	if err != nil {
 		return src, nil, err
 	}

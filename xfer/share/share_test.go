@@ -179,9 +179,17 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// underWay returns the number of trees and lists that d counts.
+func underWay(d *Dir) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all + len(d.work)
+}
+
 // Lists are bounded, and so are the trees and lists of a host, and of all.
 func TestBounds(t *testing.T) {
 	d := openDir(t, makeTree(t, "a", "b", "c", "d/"), Options{MaxList: 4, MaxWork: 5})
+	d.patience = time.Millisecond
 	list := xfer.FileRequest{Op: xfer.RequestList, Path: "."}
 	_, first, err := d.Files(t.Context(), peer, list)
 	if err != nil {
@@ -204,8 +212,8 @@ func TestBounds(t *testing.T) {
 	for _, c := range append(others, first, first) {
 		must(0, c.Close())(t)
 	}
-	if d.all != 0 || len(d.work) != 0 {
-		t.Errorf("%d under way, %v", d.all, d.work)
+	if n := underWay(d); n != 0 {
+		t.Errorf("%d are under way", n)
 	}
 	long := openDir(t, makeTree(t, "a", "b", "c", ".d"), Options{MaxList: 2})
 	if _, _, err := long.Files(t.Context(), peer, list); !errors.Is(err, xfer.CodeTooLarge) || !strings.Contains(err.Error(), "more than 2 entries") {
@@ -216,7 +224,7 @@ func TestBounds(t *testing.T) {
 	if _, _, err := d.Files(cancelled, peer, list); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if d.all != 0 || long.all != 0 {
+	if underWay(d) != 0 || underWay(long) != 0 {
 		t.Error("an error leaves work under way")
 	}
 }

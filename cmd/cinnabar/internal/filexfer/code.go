@@ -28,7 +28,7 @@ import (
 // codeLimit is the time for which a one-time code is good.
 const codeLimit = 10 * time.Minute
 
-// meeting is what two sides of a one-time code have agreed on: the token that both prove to each other, bound to the TLS connection.
+// meeting is the result of the exchange of a one-time code: the token that both prove to each other, bound to the TLS connection.
 type meeting struct {
 	token identity.Token
 	tls   *tls.Config
@@ -158,7 +158,7 @@ func (r *receiving) meet(ctx context.Context, addrs []netip.AddrPort) error {
 	return err
 }
 
-// untilOpened returns open, and a context that ends when the sender who has proved the code has not begun a file within the timeout.
+// untilOpened returns open, and a context that ends when the sender has not begun a file within the timeout.
 func (o *recvOptions) untilOpened(ctx context.Context, open opener) (context.Context, context.CancelCauseFunc, opener) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(o.timeout, func() {

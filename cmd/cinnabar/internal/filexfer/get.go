@@ -203,7 +203,7 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	var out *outputFile
 	if o.out == standard {
 		defer withoutPipeSignal()()
-		out = &outputFile{w: s.Out, timeout: o.timeout}
+		out = newOutput(s.Out, o.timeout)
 		open = out.open
 		s.Out = s.Err
 	} else {
@@ -229,8 +229,8 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		})
 		if err != nil {
 			err = r.explain(err)
-			if out != nil && out.at > 0 {
-				err = fmt.Errorf("%w; %s have left through standard output, which are not the whole file", err, cli.SizeText(out.at))
+			if out != nil {
+				err = out.explain(err)
 			}
 		}
 		err = errors.Join(err, r.finished(p, res, err))

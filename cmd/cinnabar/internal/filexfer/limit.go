@@ -161,7 +161,7 @@ func limitSource(src xfer.Source, b *bucket) xfer.Source {
 	return src
 }
 
-// limitedFile is a file whose writes a bucket limits.
+// limitedFile is a file with writes that a bucket limits.
 type limitedFile struct {
 	xfer.File
 	b *bucket
@@ -173,6 +173,13 @@ func (f limitedFile) WriteAt(b []byte, offset int64) (int, error) {
 		return 0, err
 	}
 	return f.File.WriteAt(b, offset)
+}
+
+// Interrupt implements [xfer.Interrupter].
+func (f limitedFile) Interrupt() {
+	if i, ok := f.File.(xfer.Interrupter); ok {
+		i.Interrupt()
+	}
 }
 
 // opener is the type of xfer.Receiver's Open.

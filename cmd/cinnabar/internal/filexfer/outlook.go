@@ -13,7 +13,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
-// outlook is what a command shows beside the bar of its transfer: all its files, and the file of a tree that is being read. A nil outlook shows nothing.
+// outlook is the text beside the bar of a transfer: all files of the command, and the file of a tree that is being read. A nil outlook shows nothing.
 type outlook struct {
 	files, size int64        // of the whole command; files is 0 if there is one file only
 	ended       atomic.Int64 // files that were sent or have failed

@@ -98,7 +98,7 @@ func recvArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if len(args) == 1 {
-		return fmt.Errorf("the command takes no argument but -, for standard output, and %q was given; --dir names the directory for the files", args[0])
+		return fmt.Errorf("the command takes no arguments, and %q was given; - is standard output, and --dir names the directory for the files", args[0])
 	}
 	return cli.NoArgs(cmd, args)
 }
@@ -136,8 +136,10 @@ func withoutPipeSignal() (restore func()) {
 type outputFile struct {
 	w       io.Writer
 	timeout time.Duration // of a write
+	begun   bool          // a transfer has begun
 	at      int64         // bytes that have left
 	failed  error         // a write was given up, so none may follow
+	gone    chan struct{} // closed by Interrupt
 	buf     []byte        // a copy, because a write that was given up goes on
 }
 
@@ -168,10 +170,21 @@ func (f *outputFile) WriteAt(b []byte, offset int64) (int, error) {
 			w.err = errors.New("the reader of the receiver's standard output has closed it")
 		}
 		return w.n, w.err
+	case <-f.gone:
+		f.failed = errors.New("the transfer has ended before the reader of standard output has taken its bytes")
+		return 0, f.failed
 	case <-limit.C:
 		f.failed = fmt.Errorf("the reader of the receiver's standard output has taken nothing for %v, its --timeout", f.timeout)
 		return 0, f.failed
 	}
+}
+
+// Interrupt implements [xfer.Interrupter].
+func (f *outputFile) Interrupt() { close(f.gone) }
+
+// newOutput returns the destination for one transfer.
+func newOutput(w io.Writer, timeout time.Duration) *outputFile {
+	return &outputFile{w: w, timeout: timeout, gone: make(chan struct{})}
 }
 
 // Commit implements [xfer.File]. The bytes have left already.
@@ -180,19 +193,25 @@ func (f *outputFile) Commit() error { return f.failed }
 // Discard implements [xfer.File].
 func (f *outputFile) Discard() error { return nil }
 
-// openOutput is the Open of a receiver whose one file goes to standard output.
+// openOutput is the Open of a receiver that writes one file to standard output.
 func (f *outputFile) open(name string, _ xfer.Meta, _ int64) (xfer.File, error) {
 	if strings.HasSuffix(name, "/") {
 		return nil, fmt.Errorf("%w: %q is a directory, and this receiver writes one file to its standard output", xfer.CodeName, strings.TrimSuffix(name, "/"))
 	}
+	f.begun = true
 	return f, nil
 }
 
 // output receives one file into standard output.
 func (r *receiving) output(ctx context.Context, server *xfer.Receiver, l *verbs.Listener, f *outputFile) error {
 	err := r.one(ctx, server, l)
-	if err != nil && f.at > 0 {
-		err = fmt.Errorf("%w; %s have left through standard output, which are not the whole file", err, cli.SizeText(f.at))
+	return f.explain(err)
+}
+
+// explain adds to the error of a transfer that the bytes are not the whole file, if some may have left.
+func (f *outputFile) explain(err error) error {
+	if err == nil || !f.begun {
+		return err
 	}
-	return err
+	return fmt.Errorf("%w; the bytes that left through standard output are not the whole file", err)
 }

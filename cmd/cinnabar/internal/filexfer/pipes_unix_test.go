@@ -145,7 +145,7 @@ func TestPipeSenderDies(t *testing.T) {
 	if rest, err := io.ReadAll(p.out); err != nil || len(rest) > 0 {
 		t.Errorf("%q, %v behind the end", rest, err)
 	}
-	if code, text := p.wait(t), p.stderr.String(); code != cli.ExitFailure || !strings.Contains(text, "4 B have left through standard output, which are not the whole file") {
+	if code, text := p.wait(t), p.stderr.String(); code != cli.ExitFailure || !strings.Contains(text, "the bytes that left through standard output are not the whole file") {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 }
@@ -177,15 +177,22 @@ func TestPipeReaderStops(t *testing.T) {
 
 // ^C ends both sides while the source gives nothing, and while the reader takes nothing.
 func TestPipesInterrupted(t *testing.T) {
-	silent, hold, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	defer hold.Close()
-	for name, in := range map[string]io.Reader{"source gives nothing": silent, "reader takes nothing": zero{}} {
+	for _, name := range []string{"source gives nothing", "reader takes nothing"} {
 		for _, side := range []string{"sender", "receiver"} {
 			t.Run(name+"/"+side, func(t *testing.T) {
+				silent, hold, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer silent.Close()
+				defer hold.Close()
+				if _, err := hold.Write([]byte{0}); err != nil {
+					t.Fatal(err)
+				}
+				var in io.Reader = silent
+				if name == "reader takes nothing" {
+					in = zero{}
+				}
 				p := startOutput(t)
 				cmd := clitest.Exec(t, "send", "-", p.addr)
 				cmd.Stdin = in
@@ -202,6 +209,9 @@ func TestPipesInterrupted(t *testing.T) {
 				lines := bufio.NewReader(text)
 				if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "sending stdin (size unknown)") {
 					t.Fatalf("%q, %v", line, err)
+				}
+				if _, err := io.ReadFull(p.out, make([]byte, 1)); err != nil { // the transfer has begun
+					t.Fatal(err)
 				}
 				victim := cmd.Process
 				if side == "receiver" {
@@ -258,7 +268,7 @@ func TestPipeArguments(t *testing.T) {
 		{"send -r " + dir + " 127.0.0.1:1 --name n", "for a directory"},
 		{"recv - --dir " + dir, "--dir was given with -"},
 		{"recv - --json", "--json was given with -"},
-		{"recv out", `no argument but -`},
+		{"recv out", `"out" was given; - is standard output`},
 		{"recv - -", "recv"},
 	} {
 		var o clitest.Output

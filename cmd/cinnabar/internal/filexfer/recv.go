@@ -57,7 +57,7 @@ code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
 
 With - it writes the first file that a sender begins to standard output, and ends.
-What it prints otherwise goes to standard error. The bytes leave as they come: only
+All other lines go to standard error. The bytes leave as they come: only
 exit code 0 says that all came and that the digest is right.
 
 With --code it takes one file from the sender that has printed the code, and

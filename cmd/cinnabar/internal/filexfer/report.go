@@ -274,10 +274,10 @@ var sendRemedies = map[xfer.Code]string{
 }
 
 var getRemedies = map[xfer.Code]string{
-	xfer.CodeName:        "cinnabar ls lists what the server has; names that begin with a dot need --allow-dotfiles, at serve-files too, and links out of a directory --allow-links",
+	xfer.CodeName:        "cinnabar ls lists the files of the server; names that begin with a dot need --allow-dotfiles, at serve-files too, and links out of a directory --allow-links",
 	xfer.CodeExists:      "--overwrite replaces files",
 	xfer.CodeStorage:     "make room and see to the rights, or choose another --dir",
-	xfer.CodeSource:      "cinnabar ls lists what the server has",
+	xfer.CodeSource:      "cinnabar ls lists the files of the server",
 	xfer.CodeChanged:     "pull it again when nothing writes to it",
 	xfer.CodeCorrupt:     "pull it again; if that repeats, suspect the memory or disk of one side",
 	xfer.CodeTooLarge:    "ask for less at once",

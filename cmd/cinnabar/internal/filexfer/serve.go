@@ -35,7 +35,7 @@ machine's loopback address unless --listen names another one. The certificates a
 read again at SIGHUP.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
-		Example: "  cinnabar serve-files /srv/public --listen 192.0.2.1 --token-file token\n  cinnabar serve-files --write --overwrite /srv/drop",
+		Example: "  cinnabar serve-files public --listen 192.0.2.1 --token-file token\n  cinnabar serve-files --write --overwrite drop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.checkLimits(); err != nil {
@@ -90,10 +90,10 @@ type target struct {
 	close func() error
 }
 
-// newTarget opens what the options ask for. out is standard output.
+// newTarget opens the directory or the output of the options. out is standard output.
 func (o *recvOptions) newTarget(out io.Writer) (*target, error) {
 	if o.output {
-		f := &outputFile{w: out, timeout: o.timeout}
+		f := newOutput(out, o.timeout)
 		return &target{open: f.open, out: f, close: func() error { return nil }}, nil
 	}
 	if !o.serves {

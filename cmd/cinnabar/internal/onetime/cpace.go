@@ -84,7 +84,7 @@ func generator(password, channel, sid []byte) *ristretto255.Element {
 	return ristretto255.NewElement().FromUniformBytes(h[:])
 }
 
-// intermediateKey returns the key ISK of an exchange with an initiator, whose share is a.
+// intermediateKey returns the key ISK of an exchange. The share of the initiator is a.
 func intermediateKey(sid, secret, a, ada, b, adb []byte) []byte {
 	text := lv(lv(lv(nil, []byte(cpaceISK)), sid), secret)
 	text = lv(lv(lv(lv(text, a), ada), b), adb)

@@ -15,6 +15,6 @@
 //	                                      ◀── confirmation of Accept (32)
 //
 // A peer that does not know the code learns nothing from a run but whether its one guess was right, which has a probability of 1 in 1,000,000,000. Accept
-// answers one run in its life, whatever becomes of it, and Offer confirms one. A relay in the middle may pass the messages on, but does not get the key; the caller binds
+// answers one run in its life, also if the peer breaks it off, and Offer confirms one. A relay in the middle may pass the messages on, but does not get the key; the caller binds
 // the key to the connection that it protects.
 package onetime

@@ -35,7 +35,7 @@ const (
 // ErrSpent says that a run has failed after which the code may not be used again.
 var ErrSpent = errors.New("the peer has not proved the same code: it was mistyped, or another program tried to guess it. The code is spent; make a new one")
 
-// keys are what both sides derive from the exchange.
+// keys are those that both sides derive from the secret of the exchange.
 type keys struct{ offer, accept, key []byte }
 
 // derive returns the keys of a secret.
@@ -140,6 +140,9 @@ func offer(ctx context.Context, c net.Conn, code Code) (key []byte, answered boo
 // Accept makes the key with the first peer that begins the exchange at l, and returns its address. Connections that send something else do not count.
 // The code is spent when Accept has returned, unless ctx has ended before a peer came. Accept does not close l, and takes no further connection.
 func Accept(ctx context.Context, code Code, l *net.TCPListener) (key []byte, peer netip.AddrPort, err error) {
+	if err := l.SetDeadline(time.Time{}); err != nil { // an earlier call may have left one
+		return nil, peer, err
+	}
 	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) }) // fails only on a closed listener
 	defer func() {
 		if stop() {
