@@ -51,7 +51,14 @@ func Describe(p Part, b []byte) (name string, fields []slog.Attr, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		return "offer", []slog.Attr{slog.Uint64("file", h.size), slog.Bool("basic", h.basic), slog.Bool("fast", h.fast), slog.String("digest", string(h.digest))}, nil
+		fields := []slog.Attr{slog.Uint64("file", h.size), slog.Bool("basic", h.basic), slog.Bool("fast", h.fast), slog.String("digest", string(h.digest))}
+		if h.stream {
+			fields = append(fields, slog.Bool("stream", true))
+		}
+		if h.pull {
+			fields = append(fields, slog.Bool("pull", true))
+		}
+		return "offer", fields, nil
 	case PartAnswer:
 		a, err := parseAnswer(b)
 		if err != nil {
@@ -82,6 +89,10 @@ func describeFast(m fastMessage) []slog.Attr {
 		return []slog.Attr{slog.Uint64("index", m.number), slog.Uint64("length", uint64(m.length))}
 	case fastCredit:
 		return []slog.Attr{slog.Uint64("buffers", uint64(m.count))}
+	case fastRequest:
+		return []slog.Attr{slog.String("operation", RequestOp(m.word).String()), slog.Uint64("piece", uint64(m.count)), slog.String("path", string(m.tail))}
+	case fastAttr:
+		return []slog.Attr{slog.Uint64("time", m.number), slog.Uint64("mode", uint64(m.count))}
 	case fastFailed:
 		if v, n := parseErrorMessage(m.tail); n >= 0 {
 			return describeError(v)

@@ -105,6 +105,9 @@ func (s *storer) store(a action) error {
 	if a.err != nil {
 		return a.err
 	}
+	if a.n == 0 { // a stream that pauses
+		return nil
+	}
 	b := s.buf[a.slot*s.chunk:][:a.n]
 	n, err := s.file.WriteAt(b, a.offset)
 	if err == nil && n < len(b) {

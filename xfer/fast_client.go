@@ -30,6 +30,7 @@ type fastClient struct {
 	reads   uint64 // chunks that were asked of the source
 	reading int    // of these, under way
 	hashing int    // buffers that the digest has to take in yet
+	passed  int64  // bytes that were sent
 	stored  int64  // bytes that the server has given buffers back for
 	sum     [SumLen]byte
 	out     outbox
@@ -166,6 +167,9 @@ func (c *fastClient) start(m fastMessage, acts []action) []action {
 
 // fill starts reads of the source into the empty buffers, in turn.
 func (c *fastClient) fill(acts []action) []action {
+	if c.stream {
+		return c.fillStream(acts)
+	}
 	if c.state != fastStreaming {
 		return acts
 	}
@@ -192,6 +196,9 @@ func (c *fastClient) filled(ev event, acts []action) []action {
 	if ev.err != nil {
 		return c.abort(acts, ev.err)
 	}
+	if c.stream {
+		return c.streamFilled(ev, acts)
+	}
 	b := &c.buffers[ev.slot]
 	if ev.n == 0 {
 		b.state = bufferEmpty
@@ -216,6 +223,7 @@ func (c *fastClient) pump(acts []action) []action {
 		}
 		index := c.window.Send(b.n)
 		b.state = bufferSending
+		c.passed += int64(b.n)
 		to := verbs.RemoteAddr{Addr: c.remote.Addr + uint64(slot)*uint64(c.chunk), RKey: c.remote.RKey}
 		acts = append(acts, action{kind: actWrite, slot: slot, n: b.n, remote: to})
 		acts = c.send(acts, fastMessage{kind: fastChunk, length: uint32(b.n), number: index, word: b.crc}, slot)
@@ -232,9 +240,9 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 	if err := c.window.Grant(m.number); err != nil {
 		return c.abort(acts, failf(CodeProtocol, "the server sent %w", err))
 	}
-	stored := min(int64(m.number)*int64(c.chunk), c.size)
-	if n := stored - c.stored; n > 0 {
-		c.stored = stored
+	_, outstanding := c.window.Outstanding()
+	if n := c.passed - outstanding - c.stored; n > 0 {
+		c.stored += n
 		acts = append(acts, action{kind: actAdvance, n: int(n)})
 	}
 	return c.wrapUp(c.pump(acts))
@@ -242,7 +250,7 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 
 // wrapUp goes on to the end when all chunks are sent and hashed.
 func (c *fastClient) wrapUp(acts []action) []action {
-	if c.state != fastStreaming || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
+	if c.state != fastStreaming || c.size < 0 || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
 		return acts
 	}
 	c.state = fastSumming

@@ -34,11 +34,11 @@ const (
 	fastEnd     = 5
 	fastDone    = 6
 	fastFailed  = 7
-	maxFastKind = fastFailed
+	maxFastKind = fastAttr // of pull.go
 )
 
 var fastNames = [...]string{fastOpen: "OPEN", fastLayout: "LAYOUT", fastChunk: "CHUNK", fastCredit: "CREDIT",
-	fastEnd: "END", fastDone: "DONE", fastFailed: "FAILED"}
+	fastEnd: "END", fastDone: "DONE", fastFailed: "FAILED", fastRequest: "REQUEST", fastAttr: "ATTR"}
 
 // fastMessage is a message of the fast protocol.
 type fastMessage struct {
@@ -53,7 +53,7 @@ type fastMessage struct {
 // tailed reports whether messages of a kind have a tail. Its length is then in the
 // length field.
 func tailed(kind uint16) bool {
-	return kind == fastOpen || kind == fastEnd || kind == fastDone || kind == fastFailed
+	return kind == fastOpen || kind == fastEnd || kind == fastDone || kind == fastFailed || kind == fastRequest
 }
 
 // appendFast appends the encoding of m to b.
@@ -83,7 +83,7 @@ func parseFast(b []byte) (m fastMessage, n int) {
 		word:   binary.LittleEndian.Uint32(b[16:]),
 		count:  binary.LittleEndian.Uint32(b[20:]),
 	}
-	if m.kind < fastOpen || m.kind > maxFastKind {
+	if m.kind > maxFastKind || fastNames[m.kind] == "" {
 		return m, -1
 	}
 	if !tailed(m.kind) {

@@ -158,10 +158,13 @@ func (s *fastServer) opened(err error, acts []action) []action {
 // index gives its place in the file.
 func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
 	want := min(int64(s.chunk), s.size-s.arrived)
+	if s.stream { // each chunk may be short, or empty
+		want = min(int64(s.chunk), int64(m.length))
+	}
 	if err := s.window.Receive(m.number, int(want)); err != nil {
 		return s.refuse(acts, failf(CodeProtocol, "chunk: %w", err))
 	}
-	if want == 0 {
+	if want == 0 && !s.stream {
 		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.size))
 	}
 	if int64(m.length) != want {
@@ -204,6 +207,11 @@ const creditShare = 2
 
 // endArrived processes the client's message that all is sent.
 func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
+	if s.stream {
+		if err := s.endStream(m); err != nil {
+			return s.refuse(acts, err)
+		}
+	}
 	if m.number != uint64(s.size) || s.arrived != s.size {
 		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.size))
 	}

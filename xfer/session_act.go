@@ -108,6 +108,9 @@ func (s *session) beginLocked() {
 	s.started = true
 	r := s.result
 	r.Size = s.agreed.size
+	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // it is known since a message of the peer
+		r.Size = m.fileSize()
+	}
 	s.progress.Start(r)
 }
 
@@ -221,7 +224,7 @@ func (s *session) receive(slot int) error {
 // +checklocks:s.mu
 func (s *session) advanceLocked(n int) {
 	s.result.Size += int64(n)
-	if s.started {
+	if s.started && n > 0 {
 		s.progress.Advance(int64(n))
 	}
 }

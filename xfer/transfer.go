@@ -52,7 +52,11 @@ type Source struct {
 	Data io.ReaderAt
 	// Size is the number of bytes to send. Send fails with [CodeChanged] if Data does not end there.
 	Size int64
-	Meta Meta
+	// Stream is the data of a source of unknown length, such as a pipe. Data is nil then, and Size is not used. A goroutine reads it ahead from
+	// the acceptance of the receiver on. It may pause for any time. If Send ends while a Read blocks, Send does not wait for it, and
+	// the goroutine ends when that Read does. Receivers of earlier versions refuse streams with [CodeUnsupported], and so do programs of the paper.
+	Stream io.Reader
+	Meta   Meta
 }
 
 // Result has the facts of a transfer. After a failure it has those up to the failure.
@@ -73,6 +77,7 @@ type Result struct {
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [SumLen]byte
+	Pulled   bool          // the side that connected has received, see [Puller]
 	Duration time.Duration // from the connection to the receiver's last message
 }
 

@@ -396,8 +396,9 @@ local function xfer_offer(t, at, n)
         name = word(t(at + 40, len):raw())
     end
     if not name then return nil end
+    local more = (math.floor(protocols / 4) % 2 == 1 and " stream=true" or "") .. (math.floor(protocols / 8) % 2 == 1 and " pull=true" or "")
     return string.format(" program=xfer file=%s basic=%s fast=%s digest=%s", dec64(t, at + 16), protocols % 2 == 1 and "true" or "false",
-        math.floor(protocols / 2) % 2 == 1 and "true" or "false", name)
+        math.floor(protocols / 2) % 2 == 1 and "true" or "false", name) .. more
 end
 
 local transfers = { [1] = "basic", [2] = "fast" }
@@ -426,13 +427,14 @@ end
 local packet_types = { [0] = "eager", "segment", '"rendezvous request"', '"rendezvous read done"', "atomic", '"atomic response"', "credit",
     '"rendezvous write data"', '"rendezvous write done"' }
 
-local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED" }
+local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED", [24] = "REQUEST", [25] = "ATTR" }
+local operations = { "file", "list" }
 
 -- fast returns the text of a message of the fast protocol, which has 24 bytes and its tail, or nil.
 local function fast(t, n)
     local kind, len = t(0, 2):le_uint(), t(4, 4):le_uint()
     local name = fast_names[kind]
-    local tailed = kind == 1 or kind >= 5
+    local tailed = kind == 1 or kind >= 5 and kind ~= 25
     if not name or tailed and (len > 256 or len > n - 24) then return nil end
     if kind == 1 then return name .. " name=" .. word(len > 0 and t(24, len):raw() or "") end
     if kind == 2 then
@@ -441,6 +443,11 @@ local function fast(t, n)
     if kind == 3 then return name .. " index=" .. dec64(t, 8) .. " length=" .. dec(len) end
     if kind == 4 then return name .. " buffers=" .. dec(t(20, 4):le_uint()) end
     if kind == 7 then return name .. (xfer_error(t, 24, len) or "") end
+    if kind == 24 then
+        local op = t(16, 4):le_uint()
+        return string.format("%s operation=%s piece=%s path=%s", name, operations[op] or word("operation " .. dec(op)), dec(t(20, 4):le_uint()), word(len > 0 and t(24, len):raw() or ""))
+    end
+    if kind == 25 then return name .. " time=" .. dec64(t, 8) .. " mode=" .. dec(t(20, 4):le_uint()) end
     return name .. " file=" .. dec64(t, 8)
 end
 

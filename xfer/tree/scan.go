@@ -24,7 +24,7 @@ type ScanOptions struct {
 	Limits   Limits    // Memory is not used
 }
 
-// Tree is a tree to be sent. It is not safe for concurrent use, and one transfer at a time may use its Source.
+// Tree is a tree to be sent. It is not safe for concurrent use, except for Reading, and one transfer at a time may use its Source.
 type Tree struct {
 	name     string
 	fsys     fs.FS
@@ -37,6 +37,8 @@ type Tree struct {
 	next cursor
 	file fs.File // of entry open
 	open int
+
+	reading reading
 }
 
 // stamp is the state of a file at the time of the scan. A file that has another one when it is read has changed.
@@ -60,13 +62,7 @@ func ScanDir(ctx context.Context, dir string, opt ScanOptions) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rootFS{root: root}
-	t, err := Scan(ctx, r, filepath.Base(abs), opt)
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	t.root = r
-	return t, nil
+	return ScanRoot(ctx, root, filepath.Base(abs), opt)
 }
 
 // rootFS is os.Root as a file system. It keeps the directory open that was used last, because most entries are in the same directory as the one before. Its Open does not wait for the writer of a named pipe that has taken the place of a file. It is not
@@ -423,6 +419,7 @@ func (t *Tree) read(b []byte) (int, error) {
 		n, err = io.ReadFull(t.file, b)
 	}
 	t.next.advance(int64(n))
+	t.reading.set(i, offset+int64(n))
 	switch {
 	case n == len(b):
 		return n, nil
