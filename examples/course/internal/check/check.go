@@ -33,7 +33,7 @@ type Exercise func(ctx context.Context) error
 // Run checks an exercise in its test. An unsolved exercise is skipped, unless the variable Env asks for a failure.
 func Run(t testing.TB, e Exercise) {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("nothing has happened for %v: does the function wait for an event that does not come, such as the completion of a request that is not posted or not Signaled?", limit))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("nothing has happened for %v: an event has not come, such as the completion of a request that is not posted or not Signaled", limit))
 	defer cancel()
 	err := e(ctx)
 	switch {
@@ -47,13 +47,19 @@ func Run(t testing.TB, e Exercise) {
 // unsolved reports whether a function is as it was delivered.
 func unsolved(err error) bool { return errors.Is(err, lab.ErrUnsolved) }
 
-// withLab opens a Lab for a check and closes it.
+// withLab opens a Lab for a check and closes it. Close fails while an object is open that the function of the student has made.
 func withLab(cfg iwarp.Config, do func(l *lab.Lab) error) (err error) {
 	l, err := lab.Open(cfg, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
+	defer func() {
+		closeErr := l.Close()
+		if errors.Is(closeErr, verbs.ErrBusy) {
+			closeErr = fmt.Errorf("the function leaves an object open; a region of End.Alloc is closed by the test, one of PD.AllocMR or PD.RegMR by the function or its caller: %w", closeErr)
+		}
+		err = errors.Join(err, closeErr)
+	}()
 	return do(l)
 }
 
@@ -87,8 +93,8 @@ func beside(parent context.Context, student, peer func(ctx context.Context) erro
 	}
 	err := <-done
 	switch {
-	case err == nil:
-		return peerErr
+	case err == nil && peerErr != nil:
+		return fmt.Errorf("the function returns no error, but %w", peerErr)
 	case peerErr == nil:
 		return err
 	case parent.Err() != nil: // nothing happens any more: the peer's error has the event that is missing

@@ -43,6 +43,29 @@ func outcome(t *testing.T, e Exercise) (s *student) {
 	return s
 }
 
+// The error of a peer says that the function of the student has returned, because the peer may wait for a message that the function has not
+// sent.
+func TestBeside(t *testing.T) {
+	waits, refuses := errors.New("the peer waits"), errors.New("the function refuses")
+	fails := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	for _, c := range []struct {
+		student, peer error
+		want          string
+	}{
+		{nil, nil, ""},
+		{nil, waits, "the function returns no error, but the peer waits"},
+		{refuses, nil, "the function refuses"},
+	} {
+		got := ""
+		if err := beside(t.Context(), fails(c.student), fails(c.peer)); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("the function returns %v and the peer %v: the error is %q, want %q", c.student, c.peer, got, c.want)
+		}
+	}
+}
+
 // An unsolved exercise is skipped, or fails if the environment asks for that. A wrong solution fails in any case.
 func TestRun(t *testing.T) {
 	const hint = "post a receive"

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -76,15 +77,39 @@ func Stream(student func(ctx context.Context, client *lab.End, messages []string
 						return err
 					}
 				}
-				return beside(ctx,
+				err = beside(ctx,
 					func(ctx context.Context) error { return student(ctx, client, messages, credits) },
 					func(ctx context.Context) error { return consume(ctx, server, in, messages, credits) })
+				if err != nil {
+					return err
+				}
+				return noCreditLeft(ctx, client, server)
 			})
 			if err != nil {
 				return fmt.Errorf("%d credits: %w", credits, err)
 			}
 		}
 		return nil
+	}
+}
+
+// noCreditLeft reports an error if a credit of server comes after the function has returned. A write with immediate data behind the
+// credits has the last completion.
+func noCreditLeft(ctx context.Context, client, server *lab.End) error {
+	if err := client.Receive(0, nil); err != nil {
+		return err
+	}
+	if err := server.Send(verbs.SendWR{Op: verbs.OpWriteImm}); err != nil {
+		return err
+	}
+	for {
+		wc, err := wait(ctx, client, "the check's own write behind the credits")
+		if err != nil || wc.HasImm {
+			return err
+		}
+		if wc.Op.IsRecv() {
+			return errors.New("the function has returned before the peer has sent a credit for each message: wait for the missing credits after the last send")
+		}
 	}
 }
 

@@ -127,6 +127,45 @@ func TestMistakes(t *testing.T) {
 			}
 			return records, nil
 		})},
+		"own completions as records": {word: "a completion with HasImm", wrong: check.Collect(func(ctx context.Context, server *lab.End, memory *verbs.MR, n int) (records []string, err error) {
+			for len(records) < n {
+				wc, err := server.Wait(ctx)
+				if err != nil {
+					return nil, err
+				}
+				records = append(records, string(memory.Bytes()[:wc.Imm]))
+				if err := errors.Join(server.Receive(1, nil), server.Send(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled})); err != nil {
+					return nil, err
+				}
+			}
+			return records, nil
+		})},
+		"a key that stays": {word: "leaves an object open", wrong: check.Lend(func(server *lab.End, data []byte) (verbs.Region, func() error, error) {
+			mr, err := server.PD.RegMR(data, verbs.RemoteRead)
+			return mr.Region(), func() error { return nil }, err
+		})},
+		"a return before the last credits": {word: "before the peer has sent a credit for each message", wrong: check.Stream(func(ctx context.Context, client *lab.End, messages []string, credits int) error {
+			for id := range credits {
+				if err := client.Receive(uint64(id), nil); err != nil {
+					return err
+				}
+			}
+			for i, m := range messages {
+				if i >= credits {
+					if err := errors.Join(next(ctx, client), client.Receive(0, nil)); err != nil {
+						return err
+					}
+				}
+				mr, err := client.Alloc(64, 0)
+				if err != nil {
+					return err
+				}
+				if err := client.Send(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{mr.SGE(0, copy(mr.Bytes(), m))}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})},
 		"a copy is lent": {word: "not a copy", wrong: check.Lend(func(server *lab.End, data []byte) (verbs.Region, func() error, error) {
 			return Lend(server, bytes.Clone(data))
 		})},
