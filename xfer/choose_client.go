@@ -18,6 +18,7 @@ type chosen struct {
 	last   bool    // there are no more WANTs
 	looked bool    // the end of the source was read, or is
 	notes  uint64
+	listed int // removals
 	paths  removalPaths
 }
 
@@ -121,6 +122,9 @@ func (c *fastClient) note(m fastMessage, acts []action) []action {
 	b := m.tail
 	for i := 0; len(b) > 0; i++ {
 		r, n := parseRemoval(b)
+		if s.listed++; s.listed > mostListed {
+			return c.abort(acts, failf(CodeTooLarge, "the server lists more than %d removals", mostListed))
+		}
 		if n < 0 || i == mostRemovals {
 			return c.abort(acts, failf(CodeProtocol, "the server sent NOTE with a removal that makes no sense"))
 		}

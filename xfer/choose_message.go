@@ -26,6 +26,8 @@ const (
 
 	// mostRemovals is the largest number of removals of one NOTE, which are the bits of a word.
 	mostRemovals = 32
+	// mostListed is the largest number of removals of one transfer. It bounds the list that a hostile receiver makes a sender print.
+	mostListed = 1 << 22
 	// mostDepth is the largest depth of a removal.
 	mostDepth = 1024
 	// mostUnderWay is the largest number of WANT messages of which not all data has come, and of NOTE messages that are not answered.

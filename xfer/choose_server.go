@@ -26,6 +26,7 @@ type choosing struct {
 	answered uint64 // of these
 	firsts   []int  // for each NOTE that is not answered: the number of its first removal, and
 	counts   []int  // how many it has
+	sparing  int    // answers that the file does not know yet
 	listed   int    // removals that were sent
 }
 
@@ -35,7 +36,7 @@ func (s *fastServer) choose(acts []action) []action {
 	if c == nil || s.state != fastReceiving || c.last || c.stored < c.head {
 		return acts
 	}
-	for len(c.removals) > 0 && len(c.firsts) < mostUnderWay {
+	for len(c.removals) > 0 && len(c.firsts)+c.sparing < mostUnderWay { // so that the worker's queue has room for all
 		acts = s.sendRemovals(acts)
 	}
 	for len(c.removals) == 0 && !c.last && len(c.under) < mostUnderWay && (len(c.requests) > 0 || c.ended) {
@@ -129,6 +130,7 @@ func (s *fastServer) noteAnswered(m fastMessage, acts []action) []action {
 	}
 	c.answered++
 	if m.word != 0 {
+		c.sparing++
 		acts = append(acts, action{kind: actSpare, offset: int64(c.firsts[0]), crc: m.word})
 	}
 	c.firsts, c.counts = c.firsts[1:], c.counts[1:]

@@ -291,6 +291,13 @@ func TestOnlyWantedCrosses(t *testing.T) {
 
 // The list of removals reaches the sender, which spares some, before the file has its name.
 func TestRemovals(t *testing.T) {
+	for _, spares := range []string{"dir/a", ""} { // some, and all
+		testRemovals(t, spares)
+	}
+}
+
+func testRemovals(t *testing.T, spares string) {
+	t.Helper()
 	f := &choosingFile{per: 1}
 	want := []string{}
 	for i := range 1000 { // far more than one message has
@@ -309,7 +316,7 @@ func TestRemovals(t *testing.T) {
 				t.Error("the list comes after the commit")
 			}
 			got = append(got, path)
-			return !strings.HasPrefix(path, "dir/a")
+			return !strings.HasPrefix(path, spares)
 		}}
 		if _, _, err := sendTo(t, f, Sender{}, src); err != nil {
 			t.Fatal(err)
@@ -317,7 +324,7 @@ func TestRemovals(t *testing.T) {
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
-		if len(f.spared) != 39 || f.spared[1] != 2*26+1 {
+		if spares == "" && len(f.spared) != len(want) || spares != "" && (len(f.spared) != 39 || f.spared[1] != 2*26+1) {
 			t.Errorf("spared are %v", f.spared)
 		}
 	})

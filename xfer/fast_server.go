@@ -121,6 +121,9 @@ func (s *fastServer) step(ev event, acts []action) []action {
 		return s.bufferRead(ev.slot, pendingFile, acts)
 	case evWanted:
 		return s.wanted(ev, acts)
+	case evSpared:
+		s.choice.sparing--
+		return s.choose(acts)
 	case evWorking:
 		return s.working(acts)
 	case evHashed:
