@@ -25,14 +25,14 @@ var (
 	kills      = flag.Int("kills", 24, "how many processes TestKilledTransfers kills")
 )
 
-// rsync mirrors a directory, with everything that crosses here too.
+// rsync mirrors a directory, with everything that crosses here too, and compares the nanoseconds of times.
 func rsync(t *testing.T, from, to string, more ...string) {
 	t.Helper()
 	path, err := exec.LookPath("rsync")
 	if err != nil {
 		t.Skip("rsync is not installed (Debian's package rsync)")
 	}
-	args := append([]string{"-a", "-H", "-S", "--no-owner", "--no-group"}, more...)
+	args := append([]string{"-a", "-H", "-S", "--no-owner", "--no-group", "--modify-window=-1"}, more...)
 	if out, err := exec.CommandContext(t.Context(), path, append(args, from+"/", to+"/")...).CombinedOutput(); err != nil {
 		t.Fatalf("rsync: %v\n%s", err, out)
 	}
