@@ -20,6 +20,11 @@ import "encoding/binary"
 //	END      sender    of the tail   size                            digest
 //	DONE     receiver  of the tail   size                            digest
 //	FAILED   both      of the tail                                   error message
+//	WANT     receiver  of the tail                 1: last  requests requests
+//	NOTE     both      of the tail   1, 2, 3, ...  spared            removals
+//
+// WANT and NOTE, and two fields of OPEN, exist only if both sides agree that the receiver chooses (hello.go, choose_message.go). Then OPEN has the length of the
+// head as number and the wishes as word, and a chunk may be shorter than a buffer.
 //
 // CHUNK follows its RDMA write on the same queue pair, so the data is there when
 // it is. A device with immediate data would save nothing by it: 32 bits
@@ -34,11 +39,14 @@ const (
 	fastEnd     = 5
 	fastDone    = 6
 	fastFailed  = 7
-	maxFastKind = fastFailed
+	fastWant    = 16
+	fastNote    = 17
+	maxFastKind = fastNote
+	maxWantTail = maxMessage - fastLen // bytes of the tail of WANT and NOTE
 )
 
 var fastNames = [...]string{fastOpen: "OPEN", fastLayout: "LAYOUT", fastChunk: "CHUNK", fastCredit: "CREDIT",
-	fastEnd: "END", fastDone: "DONE", fastFailed: "FAILED"}
+	fastEnd: "END", fastDone: "DONE", fastFailed: "FAILED", fastWant: "WANT", fastNote: "NOTE"}
 
 // fastMessage is a message of the fast protocol.
 type fastMessage struct {
@@ -47,13 +55,24 @@ type fastMessage struct {
 	number uint64
 	word   uint32
 	count  uint32
-	tail   []byte // at most 256 bytes
+	tail   []byte // at most 256 bytes; of WANT and NOTE, maxWantTail
 }
 
 // tailed reports whether messages of a kind have a tail. Its length is then in the
 // length field.
 func tailed(kind uint16) bool {
-	return kind == fastOpen || kind == fastEnd || kind == fastDone || kind == fastFailed
+	return kind == fastOpen || kind == fastEnd || kind == fastDone || kind == fastFailed || choosingKind(kind)
+}
+
+// choosingKind reports whether messages of a kind exist only if the receiver chooses.
+func choosingKind(kind uint16) bool { return kind == fastWant || kind == fastNote }
+
+// maxTail returns the length of the longest tail of a kind, in bytes.
+func maxTail(kind uint16) uint32 {
+	if choosingKind(kind) {
+		return maxWantTail
+	}
+	return maxFastLen - fastLen
 }
 
 // appendFast appends the encoding of m to b.
@@ -83,13 +102,13 @@ func parseFast(b []byte) (m fastMessage, n int) {
 		word:   binary.LittleEndian.Uint32(b[16:]),
 		count:  binary.LittleEndian.Uint32(b[20:]),
 	}
-	if m.kind < fastOpen || m.kind > maxFastKind {
+	if m.kind > maxFastKind || fastNames[m.kind] == "" {
 		return m, -1
 	}
 	if !tailed(m.kind) {
 		return m, fastLen
 	}
-	if m.length > maxFastLen-fastLen || int(m.length) > len(b)-fastLen {
+	if m.length > maxTail(m.kind) || int(m.length) > len(b)-fastLen {
 		return m, -1
 	}
 	m.tail = b[fastLen : fastLen+int(m.length)]

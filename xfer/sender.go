@@ -91,7 +91,7 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if need := helloLen + len(d.digest); d.digest.named() && d.attr.MaxPrivateData < need {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request with digest %s has %d", d.attr.Name, d.attr.MaxPrivateData, d.digest, need)
 	}
-	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false)
+	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false, d.src.Choice != nil && d.Protocol != Basic)
 	if err != nil {
 		return err
 	}
@@ -103,6 +103,9 @@ func (d *delivery) do(ctx context.Context) (err error) {
 func (d *delivery) check() error {
 	if d.src.Size < 0 {
 		return failf(CodeSource, "the source's size is %d", d.src.Size)
+	}
+	if c := d.src.Choice; c != nil && (c.Head < 0 || c.Head > d.src.Size) {
+		return failf(CodeSource, "the head of the source is said to have %d bytes, and the source %d", c.Head, d.src.Size)
 	}
 	if d.Protocol > Fast {
 		return failf(CodeUnsupported, "%v does not exist", d.Protocol)
@@ -134,6 +137,9 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		return err
 	}
 	agreed, err := d.agree(l.conn.PrivateData())
+	if c := d.src.Choice; err == nil && c != nil && c.Must && !agreed.chooses {
+		err = failf(CodeUnsupported, "the receiver takes whole files and trees only; it cannot ask for parts")
+	}
 	if err == nil {
 		err = l.allocate(localBuffers(&agreed), agreed.chunk, 0)
 	}
@@ -145,7 +151,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	d.result.Digest = agreed.digest
 	agreed.solo = agreed.digest != NoDigest && isSolo(l.conn.LocalAddr(), l.conn.RemoteAddr())
 	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
-	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
+	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast, sum: d.Hashes.sumHash(agreed.digest)}
 	s := newSession(l, d.machine(agreed), agreed, d.Hashes, r.do)
 	s.timeout, s.trace = d.timeout, d.tracer
 	if d.Progress != nil {
@@ -226,7 +232,8 @@ func (d *delivery) hello() []byte {
 	}
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast && !d.digest.named(), fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
-		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
+		choice: d.src.Choice != nil && d.Protocol != Basic,
+		chunk:  uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
 	})
 }
 
@@ -259,7 +266,7 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 	if err != nil {
 		return a, err
 	}
-	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, digest: ans.digest,
+	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, chooses: ans.choice, digest: ans.digest,
 		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta}
 	if a.protocol == Basic { // chunks of the basic protocol may be shorter than the buffer, if this side's device sends shorter messages only
 		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
@@ -276,6 +283,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 	switch {
 	case d.Protocol != Auto && a.protocol != d.Protocol, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
+	case a.chooses && (d.src.Choice == nil || a.protocol != Fast):
+		return failf(CodeProtocol, "the receiver says that it chooses the ranges that cross, which this sender has not offered")
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
 	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):
@@ -286,7 +295,7 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 
 func (d *delivery) machine(a agreement) machine {
 	if a.protocol == Fast {
-		return newFastClient(a, d.src.Name)
+		return newFastClient(a, d.src.Name, d.src.Choice)
 	}
 	return &basicClient{agreement: a, name: d.src.Name}
 }

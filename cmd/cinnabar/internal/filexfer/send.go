@@ -28,6 +28,7 @@ const (
 type sendOptions struct {
 	options
 	treeOptions
+	syncOptions
 	protocol, digest, chunk string // as given
 	preserve                bool
 	buffers                 int
@@ -59,9 +60,15 @@ path: with symbolic links as links, hard links, and the holes of sparse files
 where the system shows them. The receiver refuses a directory with names that it
 cannot store before it writes anything.
 
+A transfer that was cut goes on where it stopped when it is sent again, within the
+time of recv --keep-for: both sides compare the part that came by its digest. --update
+and --checksum leave files out that the receiver has, and --delete removes entries
+that the sender does not have; --delete --dry-run asks the receiver for the list.
+Entries that --exclude leaves out are not removed.
+
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
-		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost",
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  cinnabar send -r --update --delete photos localhost",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -78,6 +85,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
 	o.registerTrees(f)
+	o.registerSync(f)
 	o.register(f, s)
 	return cmd
 }
@@ -107,9 +115,10 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		}
 		o.sender.Chunk = int(n)
 	}
-	if err := o.checkTrees(o.sender.Protocol); err != nil {
+	if err := errors.Join(o.checkTrees(o.sender.Protocol), o.checkSync(o.recursive, o.sender.Protocol)); err != nil {
 		return err
 	}
+	o.preserve = o.preserve || o.update
 	o.files = args[:len(args)-1]
 	if err := o.checkFiles(o.files); err != nil {
 		return err
@@ -161,7 +170,9 @@ func peerAddrs(ctx context.Context, text string) (string, []netip.AddrPort, erro
 // runSend sends the files in order, each over a connection of its own.
 func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if o.dryRun {
-		return o.list(ctx, newReporter(ctx, sendWords, o.json, s))
+		if err := o.list(ctx, newReporter(ctx, sendWords, o.json, s)); err != nil || !o.remove {
+			return err
+		}
 	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
@@ -172,6 +183,9 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 		return err
 	}
 	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers}
+	if o.dryRun {
+		return o.listRemovals(ctx, t)
+	}
 	return t.all(ctx)
 }
 
@@ -242,6 +256,7 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("open the file to send: %w", err)
 	}
 	defer cli.Shut(f)
+	src.Choice = t.o.choice()
 	res, err := t.reach(ctx, src)
 	if err != nil {
 		err = t.r.explain(err)
@@ -257,7 +272,9 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 		if strings.HasSuffix(src.Name, "/") { // a tree
 			sender.Protocol = xfer.Fast
 		}
-		sender.Progress = func() xfer.Progress { return t.r.watch() }
+		if !t.o.dryRun {
+			sender.Progress = func() xfer.Progress { return t.r.watch() }
+		}
 		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
 			t.peers = t.peers[n : n+1]
 			return res, err
