@@ -3,6 +3,7 @@ package xfer
 import (
 	"crypto/sha256"
 	"hash"
+	"io"
 )
 
 // Wishes are the requests of a sender to a receiver that chooses.
@@ -23,6 +24,8 @@ type Choice struct {
 	// them. It is at most Source.Size.
 	Head   int64
 	Wishes Wishes
+	// SumData is read instead of Source.Data for the sums of ranges that the receiver has, by the same goroutine; nil: Source.Data. It has the same bytes.
+	SumData io.ReaderAt
 	// Must makes Send fail with [CodeUnsupported] if the receiver cannot choose.
 	Must bool
 	// Remove is called for each entry that the receiver will remove at the end of the transfer, and reports whether it may. The path has slashes, and is

@@ -3,9 +3,13 @@ package xfer
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"crypto/sha256"
 	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +44,7 @@ func TestGoldenChoice(t *testing.T) {
 	}
 	for kind := range 32 {
 		m := fastMessage{kind: uint16(kind)}
-		if _, n := parseFast(appendFast(nil, m)); (n >= 0) != (kind >= fastOpen && kind <= fastFailed || kind == fastWant || kind == fastNote) {
+		if _, n := parseFast(appendFast(nil, m)); (n >= 0) != (kind >= fastOpen && kind <= fastFailed || kind == fastWant || kind == fastNote || kind == fastRequest || kind == fastAttr) {
 			t.Errorf("kind %d: length %d", kind, n)
 		}
 	}
@@ -582,3 +586,38 @@ func answerServer(s *fastServer, ev event) bool {
 	}
 	return false
 }
+
+// A receiver chooses nothing of a stream and of a pull, also if the peer lets it.
+func TestNothingToChoose(t *testing.T) {
+	r := &host{Receiver: &Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
+		return Source{}, nil, nil
+	}}}
+	for _, h := range []hello{{stream: true, choice: true, digest: SHA256}, {pull: true, choice: true, digest: SHA256}, {fast: true, choice: true, digest: SHA256}} {
+		if a, _, err := r.choose(h, true); err != nil || a.chooses != h.fast {
+			t.Errorf("%+v: %+v, %v", h, a, err)
+		}
+	}
+}
+
+// Sums are computed from the bytes of SumData, and ranges are read from Data.
+func TestSumData(t *testing.T) {
+	data := noise(100)
+	r := reader{src: Source{Data: failingAt{}, Size: 100, Choice: &Choice{SumData: bytes.NewReader(data)}}, sum: sha256.New}
+	b := make([]byte, SumLen)
+	if err := r.readParts(b, []Range{{Offset: 10, Length: 90, Sum: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if sum := sha256.Sum256(data[10:]); !bytes.Equal(b, sum[:]) {
+		t.Errorf("got %x, want %x", b, sum)
+	}
+	if err := r.readParts(b, []Range{{Offset: 10, Length: SumLen}}); !errors.Is(err, errNotRead) {
+		t.Errorf("got %v", err)
+	}
+}
+
+var errNotRead = errors.New("it was read")
+
+// failingAt is a source that cannot be read.
+type failingAt struct{}
+
+func (failingAt) ReadAt([]byte, int64) (int, error) { return 0, errNotRead }

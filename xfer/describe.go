@@ -51,7 +51,14 @@ func Describe(p Part, b []byte) (name string, fields []slog.Attr, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		return "offer", []slog.Attr{slog.Uint64("file", h.size), slog.Bool("basic", h.basic), slog.Bool("fast", h.fast), slog.String("digest", string(h.digest))}, nil
+		fields := []slog.Attr{slog.Uint64("file", h.size), slog.Bool("basic", h.basic), slog.Bool("fast", h.fast), slog.String("digest", string(h.digest))}
+		if h.stream {
+			fields = append(fields, slog.Bool("stream", true))
+		}
+		if h.pull {
+			fields = append(fields, slog.Bool("pull", true))
+		}
+		return "offer", fields, nil
 	case PartAnswer:
 		a, err := parseAnswer(b)
 		if err != nil {
@@ -76,8 +83,8 @@ func describeFast(m fastMessage) []slog.Attr {
 	switch m.kind {
 	case fastOpen:
 		fields := []slog.Attr{slog.String("name", string(m.tail))}
-		if m.number|uint64(m.word) != 0 { // the receiver chooses
-			fields = append(fields, slog.Uint64("head", m.number), slog.Uint64("wishes", uint64(m.word)))
+		if m.number|uint64(m.word) != 0 { // the bytes of the head, by which the receiver chooses; in a pull, of the file
+			fields = append(fields, slog.Uint64("bytes", m.number), slog.Uint64("wishes", uint64(m.word)))
 		}
 		return fields
 	case fastLayout:
@@ -90,6 +97,10 @@ func describeFast(m fastMessage) []slog.Attr {
 		return []slog.Attr{slog.Uint64("ranges", uint64(m.count)), slog.Bool("last", m.word&1 != 0)}
 	case fastNote:
 		return []slog.Attr{slog.Uint64("index", m.number), slog.Int("length", len(m.tail)), slog.Uint64("spared", uint64(m.word))}
+	case fastRequest:
+		return []slog.Attr{slog.String("operation", RequestOp(m.word).String()), slog.Uint64("piece", uint64(m.count)), slog.String("path", string(m.tail))}
+	case fastAttr:
+		return []slog.Attr{slog.Uint64("time", m.number), slog.Uint64("mode", uint64(m.count))}
 	case fastFailed:
 		if v, n := parseErrorMessage(m.tail); n >= 0 {
 			return describeError(v)

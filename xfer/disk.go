@@ -71,10 +71,13 @@ func (r *reader) sumOf(p Range) ([]byte, error) {
 	if r.scratch == nil {
 		r.scratch = make([]byte, block)
 	}
-	h := r.sum()
+	h, data := r.sum(), r.src.Data
+	if c := r.src.Choice; c != nil && c.SumData != nil {
+		data = c.SumData
+	}
 	for done := int64(0); done < p.Length; {
 		part := r.scratch[:min(p.Length-done, block)]
-		if err := r.read(part, p.Offset+done); err != nil {
+		if err := r.readFrom(data, part, p.Offset+done); err != nil {
 			return nil, err
 		}
 		h.Write(part) // never fails (package hash)
@@ -86,7 +89,12 @@ func (r *reader) sumOf(p Range) ([]byte, error) {
 // read fills b from offset and, if that is the end of the file as it was
 // announced, looks whether it is still the end.
 func (r *reader) read(b []byte, offset int64) error {
-	if n, err := r.src.Data.ReadAt(b, offset); n < len(b) {
+	return r.readFrom(r.src.Data, b, offset)
+}
+
+// readFrom is read with the bytes of data.
+func (r *reader) readFrom(data io.ReaderAt, b []byte, offset int64) error {
+	if n, err := data.ReadAt(b, offset); n < len(b) {
 		if errors.Is(err, io.EOF) {
 			return failf(CodeChanged, "the file ends after %d bytes; it had %d when the transfer began", offset+int64(n), r.src.Size)
 		}
@@ -95,7 +103,7 @@ func (r *reader) read(b []byte, offset int64) error {
 	if offset+int64(len(b)) < r.src.Size {
 		return nil
 	}
-	if n, err := r.src.Data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
+	if n, err := data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
 		return failf(CodeChanged, "the file has grown beyond the %d bytes that it had when the transfer began", r.src.Size)
 	} else if err != nil && !errors.Is(err, io.EOF) {
 		return orOwn(err, failf(CodeSource, "cannot read at offset %d: %w", r.src.Size, err))
@@ -231,6 +239,9 @@ func (s *storer) answered(b []byte) error {
 func (s *storer) store(a action) error {
 	if a.err != nil {
 		return a.err
+	}
+	if a.n == 0 { // a stream that pauses
+		return nil
 	}
 	b, offset := s.buf[a.slot*s.chunk:][:a.n], a.offset
 	if s.offer == nil {

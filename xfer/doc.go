@@ -8,6 +8,7 @@
 //   - A [Sender] sends a [Source]: a name, an io.ReaderAt, a size.
 //   - A [Receiver] receives files from many senders at once. Its Open field is the
 //     policy of names and files; [Dir] is the usual one, a directory.
+//   - A [Puller] receives files from a receiver that has Files: the fast protocol the other way round, by a [FileRequest].
 //   - A [Result] has the facts of a transfer. An [*Error] has the reason of a failure, its [Code],
 //     and the side that has found it.
 //
@@ -85,5 +86,5 @@
 // # Limits
 //
 // One connection carries one file, or a directory that package xfer/tree has made one of.
-// The size must be known before.
+// The size must be known before, unless the source is a Stream.
 package xfer

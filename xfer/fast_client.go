@@ -187,6 +187,9 @@ func (c *fastClient) start(m fastMessage, acts []action) []action {
 
 // fill starts reads of the source into the empty buffers, in turn.
 func (c *fastClient) fill(acts []action) []action {
+	if c.stream {
+		return c.fillStream(acts)
+	}
 	if c.state != fastStreaming {
 		return acts
 	}
@@ -223,6 +226,9 @@ func (c *fastClient) filled(ev event, acts []action) []action {
 	c.reading--
 	if ev.err != nil {
 		return c.abort(acts, ev.err)
+	}
+	if c.stream {
+		return c.streamFilled(ev, acts)
 	}
 	b := &c.buffers[ev.slot]
 	if ev.n == 0 {
@@ -277,7 +283,7 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 
 // wrapUp goes on to the end when all chunks are sent and hashed.
 func (c *fastClient) wrapUp(acts []action) []action {
-	if c.state != fastStreaming || c.choice != nil && !c.choice.looked || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
+	if c.state != fastStreaming || c.choice != nil && !c.choice.looked || c.size < 0 || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
 		return acts
 	}
 	c.state = fastSumming

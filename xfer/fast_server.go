@@ -195,13 +195,16 @@ func (s *fastServer) opened(err error, acts []action) []action {
 // index gives its place in the file.
 func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
 	want := min(int64(s.chunk), s.limit-s.arrived)
-	if s.choice != nil && m.length > 0 { // the client may not have had the last WANT when it sent the chunk
+	switch {
+	case s.stream: // each chunk may be short, or empty
+		want = min(int64(s.chunk), int64(m.length))
+	case s.choice != nil && m.length > 0: // the client may not have had the last WANT when it sent the chunk
 		want = min(want, int64(m.length))
 	}
 	if err := s.window.Receive(m.number, int(want)); err != nil {
 		return s.refuse(acts, failf(CodeProtocol, "chunk: %w", err))
 	}
-	if want == 0 {
+	if want == 0 && !s.stream {
 		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.limit))
 	}
 	if int64(m.length) != want {
@@ -250,6 +253,11 @@ const creditShare = 2
 func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 	if s.choice != nil && !s.choice.last {
 		return s.refuse(acts, failf(CodeProtocol, "the client sent END while the server had not chosen all that it needs"))
+	}
+	if s.stream {
+		if err := s.endStream(m); err != nil {
+			return s.refuse(acts, err)
+		}
 	}
 	if m.number != uint64(s.limit) || s.arrived != s.limit {
 		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.limit))

@@ -38,8 +38,10 @@ const (
 	answerLen    = 16
 	refusalLen   = 6 // and the error message
 
-	offerBasic = 1 << 0
-	offerFast  = 1 << 1
+	offerBasic  = 1 << 0
+	offerFast   = 1 << 1
+	offerStream = 1 << 2 // the fast protocol for a file of unknown length; no other bit is set then, and the size is 0
+	offerPull   = 1 << 3 // the fast protocol the other way round (pull.go); no other bit is set then, and the size is 0
 
 	capImm    = 1 << 0
 	capPing   = 1 << 1
@@ -56,6 +58,8 @@ const (
 // hello is the sender's request: its abilities, its wishes, and the file's metadata.
 type hello struct {
 	basic, fast bool // protocols that it offers
+	stream      bool // a file of unknown length by the fast protocol; not with basic or fast, so that receivers without it refuse
+	pull        bool // the requesting side receives; in the same way
 	imm         bool // it can write with immediate data
 	ping        bool // it asks for no transfer
 	choice      bool // the receiver may choose the ranges that cross, by the fast protocol
@@ -85,6 +89,12 @@ func appendHello(b []byte, h hello) []byte {
 	if h.fast {
 		offers |= offerFast
 	}
+	if h.stream {
+		offers |= offerStream
+	}
+	if h.pull {
+		offers |= offerPull
+	}
 	if h.imm {
 		caps |= capImm
 	}
@@ -99,21 +109,36 @@ func appendHello(b []byte, h hello) []byte {
 	b = append(b, helloVersion, offers, caps, kind)
 	b = binary.LittleEndian.AppendUint32(b, h.chunk)
 	b = binary.LittleEndian.AppendUint16(b, h.buffers)
-	var known uint16
-	var nanos int64
-	if h.meta.Mode != 0 {
-		known |= knowsMode
-	}
-	if t := h.meta.ModTime; !t.IsZero() && time.Unix(0, t.UnixNano()).Equal(t) { // a time before 1678 or after 2262 does not cross
-		known |= knowsTime
-		nanos = t.UnixNano()
-	}
+	known, nanos := metaFields(h.meta)
 	b = binary.LittleEndian.AppendUint16(b, known)
 	b = binary.LittleEndian.AppendUint64(b, h.size)
 	b = binary.LittleEndian.AppendUint64(b, uint64(nanos))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.meta.Mode.Perm()))
 	b = append(b, byte(len(name)), 0, 0, 0)
 	return append(b, name...)
+}
+
+// metaFields returns the bits of the fields of m that are known, and its time in ns since 1970. A time before 1678 or after 2262 does not cross.
+func metaFields(m Meta) (known uint16, nanos int64) {
+	if m.Mode != 0 {
+		known |= knowsMode
+	}
+	if t := m.ModTime; !t.IsZero() && time.Unix(0, t.UnixNano()).Equal(t) {
+		known |= knowsTime
+		nanos = t.UnixNano()
+	}
+	return known, nanos
+}
+
+// metaOf returns the metadata with these fields.
+func metaOf(known uint16, nanos int64, mode uint32) (m Meta) {
+	if known&knowsMode != 0 {
+		m.Mode = fs.FileMode(mode).Perm()
+	}
+	if known&knowsTime != 0 {
+		m.ModTime = time.Unix(0, nanos)
+	}
+	return m
 }
 
 // digestFields returns the number of a digest, and its name if that crosses.
@@ -165,6 +190,7 @@ func parseHello(b []byte) (hello, error) {
 	}
 	h := hello{
 		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&capImm != 0, ping: b[6]&capPing != 0, choice: b[6]&capChoice != 0,
+		stream: b[5]&offerStream != 0, pull: b[5]&offerPull != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 		size:    binary.LittleEndian.Uint64(b[16:]),
@@ -176,13 +202,7 @@ func parseHello(b []byte) (hello, error) {
 	if h.digest, err = parseDigest(b, 36, helloLen); err != nil {
 		return hello{}, err
 	}
-	known := binary.LittleEndian.Uint16(b[14:])
-	if known&knowsMode != 0 {
-		h.meta.Mode = fs.FileMode(binary.LittleEndian.Uint32(b[32:])).Perm()
-	}
-	if known&knowsTime != 0 {
-		h.meta.ModTime = time.Unix(0, int64(binary.LittleEndian.Uint64(b[24:])))
-	}
+	h.meta = metaOf(binary.LittleEndian.Uint16(b[14:]), int64(binary.LittleEndian.Uint64(b[24:])), binary.LittleEndian.Uint32(b[32:]))
 	return h, nil
 }
 

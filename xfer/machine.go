@@ -22,7 +22,7 @@ const (
 	evConnected eventKind = 1 + iota // the connection is there
 	evReceived                       // a message or immediate data has come: slot, data, n, hasImm, imm; err instead of these: neither
 	evSent                           // the write from a buffer is done here: slot
-	evRead                           // the source was read: slot, n, crc, err
+	evRead                           // the source was read: slot, n, crc, end, err
 	evStored                         // the file was written: slot, err
 	evHashed                         // the digest has taken in a buffer: slot
 	evSummed                         // the digest is complete: sum
@@ -44,6 +44,7 @@ type event struct {
 	hasImm bool
 	imm    uint32
 	crc    uint32 // CRC32C of the buffer
+	end    bool   // evRead: it was the last of a stream
 	sum    [SumLen]byte
 	want   Wanted
 	err    error

@@ -15,15 +15,16 @@ import (
 // rawPeer is one end of a connection that follows no protocol: tests write down
 // each of its posts.
 type rawPeer struct {
-	t     testing.TB
-	ctx   context.Context
-	dev   *verbs.Device
-	pd    *verbs.PD
-	cq    *verbs.CQ
-	qp    *verbs.QP
-	mr    *verbs.MR // the first rawSlots*maxMessage bytes are receives
-	conn  *verbs.Conn
-	early []verbs.WC // messages that came before receive was called
+	t       testing.TB
+	ctx     context.Context
+	dev     *verbs.Device
+	pd      *verbs.PD
+	cq      *verbs.CQ
+	qp      *verbs.QP
+	mr      *verbs.MR // the first rawSlots*maxMessage bytes are receives
+	conn    *verbs.Conn
+	private []byte     // of accept
+	early   []verbs.WC // messages that came before receive was called
 }
 
 const (
@@ -240,7 +241,7 @@ func acceptRaw(t testing.TB, bare bool) (addr netip.AddrPort, accepted <-chan *r
 	return newRaw(t, bare).accept(loopback)
 }
 
-// accept takes a request as a server without private data.
+// accept takes a request as a server, with the private data of p.
 func (p *rawPeer) accept(at netip.AddrPort) (addr netip.AddrPort, accepted <-chan *rawPeer) {
 	t := p.t
 	t.Helper()
@@ -251,7 +252,7 @@ func (p *rawPeer) accept(at netip.AddrPort) (addr netip.AddrPort, accepted <-cha
 		defer close(done)
 		r, err := l.Accept(p.ctx)
 		if err == nil {
-			p.conn, err = r.Accept(p.ctx, p.qp, verbs.ConnParam{})
+			p.conn, err = r.Accept(p.ctx, p.qp, verbs.ConnParam{PrivateData: p.private})
 		}
 		if err != nil {
 			t.Error(err)

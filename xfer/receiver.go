@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -24,6 +25,31 @@ type File interface {
 	Discard() error
 }
 
+// Interrupter is a [File] with methods that may block for a long time, such as a pipe. Interrupt is called once when the transfer has ended, also
+// while another method runs, which it makes return.
+type Interrupter interface {
+	File
+	Interrupt()
+}
+
+// interruptible remembers the file of a transfer, if it is an Interrupter.
+type interruptible struct{ file atomic.Pointer[Interrupter] }
+
+// keep returns the result of an Open.
+func (i *interruptible) keep(f File, err error) (File, error) {
+	if in, ok := f.(Interrupter); ok && err == nil {
+		i.file.Store(&in)
+	}
+	return f, err
+}
+
+// interrupt calls the file's Interrupt, if it has one.
+func (i *interruptible) interrupt() {
+	if in := i.file.Load(); in != nil {
+		(*in).Interrupt()
+	}
+}
+
 // Receiver takes files from any number of senders at once. Its fields may not be
 // changed while it serves.
 type Receiver struct {
@@ -35,6 +61,11 @@ type Receiver struct {
 	Open func(name string, meta Meta, size int64) (File, error)
 	// OpenFrom is Open with the address of the sender. It is used in the place of Open if it is not nil.
 	OpenFrom func(from netip.AddrPort, name string, meta Meta, size int64) (File, error)
+
+	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
+	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
+	// transfer; Serve waits for the return of Files. Several calls may run at once. nil: pulls are refused.
+	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)
 
 	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one
 	// Digest is the only digest that the receiver accepts; "": any digest that the receiver has, as the sender asks. If Digest is
@@ -307,10 +338,10 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	attrs := []slog.Attr{slog.String("file", res.Name), slog.String("peer", req.RemoteAddr().String()),
 		slog.Int64("bytes", res.Size), slog.Duration("took", res.Duration)}
 	if why == nil { // each line has cost its sender a file
-		h.log.LogAttrs(context.Background(), slog.LevelInfo, "received", attrs...)
+		h.log.LogAttrs(context.Background(), slog.LevelInfo, doneWord[res.Pulled], attrs...)
 	} else {
 		f := asFailure(why)
-		err = &Error{Op: "receive", Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
+		err = &Error{Op: opWord[res.Pulled], Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
 		event, cause := f.code.event(), f.code.cause()
 		if errors.Is(f.err, errGaveWay) {
 			event, cause = audit.Evicted, "no file was named"
@@ -322,6 +353,12 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	}
 	return err
 }
+
+// The words of a receiver for transfers that a puller has asked for, and for the others.
+var (
+	opWord   = map[bool]string{true: "serve", false: "receive"}
+	doneWord = map[bool]string{true: "served", false: "received"}
+)
 
 // logCounts logs how often each event had each cause.
 func (h *host) logCounts() {

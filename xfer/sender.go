@@ -50,6 +50,9 @@ func (s *Sender) Send(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 		d.tracer = d.Trace()
 	}
 	d.result.Name, d.result.Peer = src.Name, addr
+	if src.Stream != nil {
+		d.src.Size = -1
+	}
 	d.digest = cmp.Or(s.Digest, SHA256)
 	err := d.do(ctx)
 	d.result.Duration = time.Since(start)
@@ -76,6 +79,9 @@ type delivery struct {
 	result  Result
 	tracer  Tracer   // nil: none
 	watcher Progress // nil: none, or the transfer has not begun
+
+	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
+	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
 }
 
 func (d *delivery) do(ctx context.Context) (err error) {
@@ -91,6 +97,9 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if need := helloLen + len(d.digest); d.digest.named() && d.attr.MaxPrivateData < need {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request with digest %s has %d", d.attr.Name, d.attr.MaxPrivateData, d.digest, need)
 	}
+	if (d.src.Stream != nil || d.pull != nil) && d.attr.MaxPrivateData < helloLen {
+		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request for a stream, or to receive, has %d", d.attr.Name, d.attr.MaxPrivateData, helloLen)
+	}
 	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false, d.src.Choice != nil && d.Protocol != Basic)
 	if err != nil {
 		return err
@@ -101,7 +110,10 @@ func (d *delivery) do(ctx context.Context) (err error) {
 
 // check refuses settings that can never work.
 func (d *delivery) check() error {
-	if d.src.Size < 0 {
+	if err := d.checkStream(); err != nil {
+		return err
+	}
+	if d.src.Size < 0 && d.src.Stream == nil {
 		return failf(CodeSource, "the source's size is %d", d.src.Size)
 	}
 	if c := d.src.Choice; c != nil && (c.Head < 0 || c.Head > d.src.Size) {
@@ -141,7 +153,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		err = failf(CodeUnsupported, "the receiver takes whole files and trees only; it cannot ask for parts")
 	}
 	if err == nil {
-		err = l.allocate(localBuffers(&agreed), agreed.chunk, 0)
+		err = l.allocate(localBuffers(&agreed), agreed.chunk, d.access())
 	}
 	if err != nil {
 		l.disconnect(disconnectLimit)
@@ -149,10 +161,13 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
 	d.result.Digest = agreed.digest
-	agreed.solo = agreed.digest != NoDigest && isSolo(l.conn.LocalAddr(), l.conn.RemoteAddr())
+	agreed.solo = agreed.digest != NoDigest && !agreed.stream && isSolo(l.conn.LocalAddr(), l.conn.RemoteAddr())
 	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
-	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast, sum: d.Hashes.sumHash(agreed.digest)}
-	s := newSession(l, d.machine(agreed), agreed, d.Hashes, r.do)
+	if d.pull != nil {
+		return d.pullWith(ctx, l, agreed)
+	}
+	do, stop := d.readWith(ctx, l, &agreed)
+	s := newSession(l, d.machine(agreed), agreed, d.Hashes, do)
 	s.timeout, s.trace = d.timeout, d.tracer
 	if d.Progress != nil {
 		s.progress = d.Progress()
@@ -164,9 +179,34 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		s.begin(d.result, true)
 		d.result, err = s.run(ctx)
 	}
+	stop()
 	s.close()
 	d.watcher = s.observer()
 	return err
+}
+
+// readWith returns the job of the worker that reads the source, and the function that ends a read that waits.
+func (d *delivery) readWith(ctx context.Context, l *resources, a *agreement) (do func(action) event, stop func()) {
+	if d.src.Stream == nil {
+		r := &reader{src: d.src, buf: l.data.Bytes(), chunk: a.chunk, checked: a.protocol == Fast, sum: d.Hashes.sumHash(a.digest)}
+		return r.do, func() {}
+	}
+	r := &streamReader{pump: startPump(d.src.Stream), buf: l.data.Bytes(), chunk: a.chunk, pulse: min(pulse, d.timeout/watchdogChecks)}
+	return func(act action) event {
+		ev := r.do(act)
+		if ev.err != nil && ctx.Err() != nil { // because the end of ctx is the reason for the end of many a source
+			ev.err = &failure{code: CodeCanceled, err: context.Cause(ctx)}
+		}
+		return ev
+	}, r.pump.stop
+}
+
+// access returns the access that the peer has to the data buffers.
+func (d *delivery) access() verbs.Access {
+	if d.pull != nil {
+		return verbs.RemoteWrite
+	}
+	return 0
 }
 
 // localBuffers returns the number of this side's buffers. A basic client has two for a file of several chunks, where the receiver has
@@ -222,6 +262,9 @@ func (d *delivery) refused(v errorMessage) *failure {
 	if f.code == CodeUnsupported && d.digest.named() {
 		f.err = fmt.Errorf("%w; this sender insists on digest %s, which not all receivers have: use %s", cmp.Or[error](f.err, f.code), d.digest, SHA256)
 	}
+	if f.code == CodeUnsupported && d.src.Stream != nil {
+		f.err = fmt.Errorf("%w; receivers of earlier versions take no stream of unknown length: store it in a file, and send that", cmp.Or[error](f.err, f.code))
+	}
 	return f
 }
 
@@ -230,10 +273,11 @@ func (d *delivery) hello() []byte {
 	if d.attr.MaxPrivateData < helloLen {
 		return nil
 	}
+	stream, pull := d.src.Stream != nil, d.pull != nil
 	return appendHello(nil, hello{
-		basic: d.Protocol != Fast && !d.digest.named(), fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
+		basic: d.Protocol != Fast && !d.digest.named() && !stream && !pull, fast: d.Protocol != Basic && !stream && !pull, stream: stream, pull: pull, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
 		choice: d.src.Choice != nil && d.Protocol != Basic,
-		chunk:  uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
+		chunk:  uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
 	})
 }
 
@@ -255,7 +299,7 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 		switch {
 		case d.digest.named():
 			return a, failf(CodeUnsupported, "the receiver has the basic protocol only, which has no digest; this sender insists on digest %s", d.digest)
-		case d.Protocol == Fast:
+		case d.Protocol == Fast || d.src.Stream != nil:
 			return a, failf(CodeUnsupported, "the receiver has the basic protocol only")
 		case !imm:
 			return a, failf(CodeUnsupported, "the receiver takes writes with immediate data only, which device %s lacks", d.attr.Name)
@@ -267,7 +311,7 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 		return a, err
 	}
 	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, chooses: ans.choice, digest: ans.digest,
-		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta}
+		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta, stream: d.src.Stream != nil}
 	if a.protocol == Basic { // chunks of the basic protocol may be shorter than the buffer, if this side's device sends shorter messages only
 		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
 	}
@@ -281,7 +325,7 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		most = 1
 	}
 	switch {
-	case d.Protocol != Auto && a.protocol != d.Protocol, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
+	case d.Protocol != Auto && a.protocol != d.Protocol, a.stream && a.protocol != Fast, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
 	case a.chooses && (d.src.Choice == nil || a.protocol != Fast):
 		return failf(CodeProtocol, "the receiver says that it chooses the ranges that cross, which this sender has not offered")

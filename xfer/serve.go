@@ -22,7 +22,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	if err != nil {
 		return res, h.refuse(req, err)
 	}
-	a.solo = a.digest != NoDigest && isSolo(req.LocalAddr(), req.RemoteAddr())
+	a.solo = a.digest != NoDigest && !a.stream && isSolo(req.LocalAddr(), req.RemoteAddr())
 	if a.counted > 0 {
 		defer p.account.Give(hostquota.Memory, a.counted)
 	}
@@ -31,7 +31,12 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		return res, h.refuse(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
-	watcher, err := h.receiveWith(ctx, req, p, l, region, a, why, &res)
+	var watcher Progress
+	if res.Pulled = a.pull; a.pull {
+		watcher, err = h.serveFile(ctx, req, p, l, a, why, &res)
+	} else {
+		watcher, err = h.receiveWith(ctx, req, p, l, region, a, why, &res)
+	}
 	closeResources(l, h.log)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
 		err = cause // because err is only a consequence of it
@@ -80,9 +85,14 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 // choose answers a hello.
 func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	a = agreement{negotiated: true, digest: hi.digest, size: int64(hi.size), meta: hi.meta, buffers: 1}
-	fast, basic := hi.fast && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
+	if hi.stream || hi.pull {
+		a.stream, a.pull, a.size = hi.stream, hi.pull, -1
+	}
+	fast, basic := (hi.fast || hi.stream || hi.pull) && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
 	chunk := int64(hi.chunk)
 	switch {
+	case hi.pull && (h.Files == nil || h.first != nil):
+		return a, "", failf(CodeUnsupported, "this receiver has no files to pull, which a server of files has (cinnabar serve-files)")
 	case !h.Hashes.has(hi.digest):
 		return a, "", h.Hashes.unknown(hi.digest, "receiver")
 	case h.Digest != "" && hi.digest != h.Digest && fast:
@@ -91,7 +101,7 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 		return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the basic protocol, which the sender offers, has none", h.Digest)
 	case fast:
 		a.protocol, why = Fast, "both sides have it"
-		a.chooses = hi.choice
+		a.chooses = hi.choice && !hi.stream && !hi.pull // because neither has ranges to choose from when the request comes
 		a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
 		chunk = or(chunk, defaultChunk)
 	case basic:
@@ -117,6 +127,9 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 // than the file becomes as small as that, in steps of the smallest one, and buffers
 // without a chunk are left out.
 func (a *agreement) fit() {
+	if a.size < 0 { // it is not known
+		return
+	}
 	if int64(a.chunk) > a.size {
 		a.chunk = min(a.chunk, max((int(a.size)+minChunk-1)/minChunk, 1)*minChunk)
 	}
@@ -131,7 +144,11 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 	if err != nil {
 		return nil, verbs.RemoteAddr{}, err
 	}
-	if err := l.allocate(a.buffers, a.chunk, verbs.RemoteWrite); err != nil {
+	access := verbs.RemoteWrite
+	if a.pull {
+		access = 0 // the buffers are read into, and written to the puller's
+	}
+	if err := l.allocate(a.buffers, a.chunk, access); err != nil {
 		return nil, verbs.RemoteAddr{}, errors.Join(err, l.close())
 	}
 	return l, l.data.Remote(), nil
@@ -140,12 +157,13 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 // receiveWith accepts the request and carries the transfer out with the objects of l. It returns
 // when l is not in use any more.
 func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
+	var blocking interruptible
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
 			if err := p.named(); err != nil {
 				return nil, err
 			}
-			return h.first.open(req, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) })
+			return blocking.keep(h.first.open(req, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) }))
 		}}
 	if a.chooses {
 		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
@@ -166,6 +184,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
 	}
+	blocking.interrupt()
 	s.close()
 	if derr := store.discard(); derr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", res.Name), slog.Any("err", derr))

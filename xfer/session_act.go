@@ -108,6 +108,9 @@ func (s *session) beginLocked() {
 	s.started = true
 	r := s.result
 	r.Size = s.agreed.size
+	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // it is known since a message of the peer
+		r.Size = m.fileSize()
+	}
 	s.progress.Start(r)
 }
 

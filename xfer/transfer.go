@@ -52,8 +52,12 @@ type Source struct {
 	Data io.ReaderAt
 	// Size is the number of bytes to send. Send fails with [CodeChanged] if Data does not end there.
 	Size int64
-	Meta Meta
-	// Choice lets the receiver choose the ranges that cross; nil: all bytes cross.
+	// Stream is the data of a source of unknown length, such as a pipe. Data is nil then, and Size is not used. A goroutine reads it ahead from
+	// the acceptance of the receiver on. It may pause for any time. If Send ends while a Read blocks, Send does not wait for it, and
+	// the goroutine ends when that Read does. Receivers of earlier versions refuse streams with [CodeUnsupported], and so do programs of the paper.
+	Stream io.Reader
+	Meta   Meta
+	// Choice lets the receiver choose the ranges that cross; nil: all bytes cross. It is nil for a Stream.
 	Choice *Choice
 }
 
@@ -76,6 +80,7 @@ type Result struct {
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [SumLen]byte
+	Pulled   bool          // the side that connected has received, see [Puller]
 	Duration time.Duration // from the connection to the receiver's last message
 }
 

@@ -93,7 +93,7 @@ func TestCompletionOfEveryOption(t *testing.T) {
 			}
 		})
 	})
-	want := []string{"call --bulk-in", "call --bulk-out", "info --log", "mem get --output", "perf bw-read --port-file", "perf bw-write --port-file", "perf rate --port-file", "perf serve --port-file"}
+	want := []string{"call --bulk-in", "call --bulk-out", "get --output", "info --log", "mem get --output", "perf bw-read --port-file", "perf bw-write --port-file", "perf rate --port-file", "perf serve --port-file"}
 	if got := strings.Join(files, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("options that complete by names of files:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
 	}

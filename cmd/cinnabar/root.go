@@ -24,7 +24,7 @@ import (
 func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
-	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
+	commands := append(doctor.New(s), demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), filexfer.NewServeFiles(s), filexfer.NewGet(s), filexfer.NewList(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
 		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s), call.New(s), call.NewPing(s), call.NewID(s), top.New(s), wire.New(s), cli.NewToken(s), manpage.New(s))
 	return cli.NewRoot(s, commands...)
 }

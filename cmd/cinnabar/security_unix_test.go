@@ -20,7 +20,7 @@ import (
 
 // secured are the commands that listen or dial with an engine, or with the software device.
 var secured = []string{
-	"send", "recv", "rping", "pingpong",
+	"send", "recv", "serve-files", "get", "ls", "rping", "pingpong",
 	"perf serve", "perf rate", "perf bw-read", "perf bw-write", "perf verbs", "call", "ping", "query", "shutdown",
 	"top",
 	"mem serve", "mem alloc", "mem put", "mem get", "mem free", "mem stat",

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,6 +63,17 @@ var commandCases = map[string]commandCase{
 	"recv": {
 		runs: true, wrong: []string{"x", "--listen a:b:c", "--timeout -1s"}, failing: []string{"--listen 192.0.2.77:0", "--listen 127.0.0.1:PORT --dir DIR", "--dir no-such-directory", "--device nope"},
 		json: nil, waits: []waitCase{{"--listen 127.0.0.1:0 --dir DIR", "waiting for files at", stopped}},
+	},
+	"serve-files": {
+		bare: cli.ExitUsage, wrong: []string{"a b", "DIR --listen a:b:c", "DIR --overwrite"}, failing: []string{"DIR --listen 192.0.2.77:0", "DIR --listen 127.0.0.1:PORT", "no-such-directory"},
+		waits: []waitCase{{"DIR --listen 127.0.0.1:0", "serving directory", stopped}},
+	},
+	"get": {
+		bare: cli.ExitUsage, many: true, wrong: []string{"127.0.0.1", "127.0.0.1:port: a", "127.0.0.1 a --digest md5"}, failing: []string{"127.0.0.1:1 a --dir DIR", "127.0.0.1:1 a --dir no-such-directory"},
+	},
+	"ls": {
+		bare: cli.ExitUsage, wrong: []string{"a b c", "127.0.0.1:port:"}, failing: []string{"127.0.0.1:1", "127.0.0.1:1 a --device nope"},
+		json: []string{"FILES --json"}, keys: "kind mode name size time",
 	},
 	"devices": {
 		runs: true, wrong: []string{"x", "-i 0", "-i 9", "--json --list"}, failing: []string{"--device nope", "--ib-dev nope"},
@@ -251,7 +263,7 @@ func TestSuggestions(t *testing.T) {
 		"pign":              `unknown command "pign" (did you mean ping or pingpong?); usage: cinnabar COMMAND`,
 		"bench":             "did you mean perf?",
 		"perf rat":          `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
-		"recv x":            `the command takes no arguments, and "x" was given; usage: cinnabar recv`,
+		"recv x":            `the command takes no arguments, and "x" was given; - is standard output`,
 		"help sned":         `unknown command "sned" (did you mean send?)`,
 		"help mem gett":     `unknown command "mem gett" (did you mean get?)`,
 		"info --jsn":        "unknown flag: --jsn (did you mean --csv or --json?); cinnabar info --help lists the options",
@@ -288,9 +300,26 @@ func newCaseWords(t *testing.T) *caseWords {
 		"LENDER":  func() string { return clitest.MemoryServer(t) },
 		"TOKEN":   func() string { return clitest.FiveBytes(t, clitest.MemoryServer(t)) },
 		"LOST":    func() string { return lostToken(t) },
+		"FILES": func() string {
+			p := clitest.Start(t, "serve-files", "--listen", "127.0.0.1:0", filesDir(t))
+			return p.Stdout.Expect(servesFiles)[1]
+		},
 		"CAPTURE": func() string { return "internal/wire/testdata/captures/verbs-rxm-rxe-sum.pcap" },
 	}
 	return c
+}
+
+// servesFiles is the line of a serve-files that runs, with its address.
+const servesFiles = `^serving directory \S+ at (\S+),`
+
+// filesDir returns a directory with the files small and endless.
+func filesDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Dir(clitest.EndlessFile(t))
+	if err := os.WriteFile(filepath.Join(dir, "small"), []byte("small"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // fields returns the arguments of a case for the command of these words.

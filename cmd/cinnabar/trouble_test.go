@@ -131,6 +131,28 @@ var troubleRows = map[string]troubles{
 		Interrupt: trouble{args: "--listen 127.0.0.1:0 --dir DIR --once", ready: "^waiting for one file at", code: interrupted, words: stop}, Killed: isServer,
 		Pipe: trouble{args: "--listen 127.0.0.1:0 --dir DIR"}, Terminal: plain,
 	},
+	"serve-files": {
+		Bare: bare("serve-files DIR"), Wrong: trouble{args: ". --overwrite", code: cli.ExitUsage, words: "--overwrite|--write"},
+		Down: isServer, Address: trouble{args: "DIR --listen 192.0.2.77:0", code: cli.ExitFailure, words: "192.0.2.77|address"},
+		Port:      trouble{args: "DIR --listen 127.0.0.1:PORT", code: cli.ExitFailure, words: "127.0.0.1|address already in use"},
+		Interrupt: trouble{args: "DIR --listen 127.0.0.1:0", ready: "^serving directory", code: stopped}, Killed: isServer,
+		Pipe: trouble{args: "DIR --listen 127.0.0.1:0"}, Terminal: plain,
+	},
+	"get": {
+		Bare: bare("get HOST[:PORT] PATH..."), Wrong: trouble{args: "127.0.0.1 a --digest md5", code: cli.ExitUsage, words: "--digest|md5|sha256"},
+		Down:    trouble{args: "127.0.0.1:1 a --dir DIR", code: cli.ExitFailure, words: "127.0.0.1:1|connection refused|see whether cinnabar serve-files runs there"},
+		Address: trouble{args: "127.0.0.1:port: a", code: cli.ExitUsage, words: "127.0.0.1:port:|[IPV6]:PORT|the first argument is the server"}, Port: portless,
+		Interrupt: trouble{args: "FILES endless --dir DIR", ready: "2>^getting endless ", code: interrupted, words: stop},
+		Killed:    trouble{args: "FILES endless --dir DIR", ready: "2>^getting endless ", code: cli.ExitFailure, words: `pull "endless" (peer 127.0.0.1:`},
+		Pipe:      trouble{args: "FILES small --dir DIR"}, Terminal: plain,
+	},
+	"ls": {
+		Bare: bare("ls HOST[:PORT] [PATH]"), Wrong: trouble{args: "127.0.0.1 -t 0s", code: cli.ExitUsage, words: "--timeout 0s|such as 30s"},
+		Down:    trouble{args: "127.0.0.1:1", code: cli.ExitFailure, words: "127.0.0.1:1|connection refused|see whether cinnabar serve-files runs there"},
+		Address: trouble{args: "127.0.0.1:port:", code: cli.ExitUsage, words: "127.0.0.1:port:|[IPV6]:PORT|the first argument is the server"}, Port: portless,
+		Interrupt: brief, Killed: not("the list is one file of a moment; get is killed in the middle of one"),
+		Pipe: trouble{args: "FILES"}, Terminal: plain,
+	},
 	"devices": {
 		Bare: not("it does its work then"), Wrong: trouble{args: "-i 9", code: cli.ExitUsage, words: "cinnabar0|has no port 9"}, Down: alone,
 		Address: trouble{args: "--device nope", code: cli.ExitFailure, words: "device 'nope' wasn't found|" + cli.SoftwareDevice}, Port: portless, Interrupt: brief, Killed: alone,
@@ -355,6 +377,7 @@ func newScene(t *testing.T, shared map[string]string) *scene {
 	s.words["RECEIVER"] = func() string {
 		return s.start(`^waiting for files at (\S+),`, "recv", "--listen", "127.0.0.1:0", "--dir", t.TempDir())[1]
 	}
+	s.words["FILES"] = func() string { return s.start(servesFiles, "serve-files", "--listen", "127.0.0.1:0", filesDir(t))[1] }
 	s.words["PINGPONG"] = func() string {
 		port := clitest.FreePort(t)
 		s.start("local address", "pingpong", "-p", port, "-n", "2000000000")
@@ -572,7 +595,7 @@ func wantBrokenPipe(t *testing.T, args []string) {
 	}
 	// The progress of a transfer is on standard error before its result.
 	lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(line string) bool {
-		return line == "" || regexp.MustCompile(`^(sending|small:) `).MatchString(line)
+		return line == "" || regexp.MustCompile(`^(sending|getting|small:) `).MatchString(line)
 	})
 	if status := exit.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGPIPE || len(lines) > 0 {
 		t.Errorf("%q: %v, %q; want an end by SIGPIPE, and no error", args, err, &stderr)

@@ -396,8 +396,9 @@ local function xfer_offer(t, at, n)
         name = word(t(at + 40, len):raw())
     end
     if not name then return nil end
+    local more = (math.floor(protocols / 4) % 2 == 1 and " stream=true" or "") .. (math.floor(protocols / 8) % 2 == 1 and " pull=true" or "")
     return string.format(" program=xfer file=%s basic=%s fast=%s digest=%s", dec64(t, at + 16), protocols % 2 == 1 and "true" or "false",
-        math.floor(protocols / 2) % 2 == 1 and "true" or "false", name)
+        math.floor(protocols / 2) % 2 == 1 and "true" or "false", name) .. more
 end
 
 local transfers = { [1] = "basic", [2] = "fast" }
@@ -426,18 +427,20 @@ end
 local packet_types = { [0] = "eager", "segment", '"rendezvous request"', '"rendezvous read done"', "atomic", '"atomic response"', "credit",
     '"rendezvous write data"', '"rendezvous write done"' }
 
-local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED", [16] = "WANT", [17] = "NOTE" }
+local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED", [16] = "WANT", [17] = "NOTE", [24] = "REQUEST", [25] = "ATTR" }
+local operations = { "file", "list" }
 
 -- fast returns the text of a message of the fast protocol, which has 24 bytes and its tail, or nil.
 local function fast(t, n)
     local kind, len = t(0, 2):le_uint(), t(4, 4):le_uint()
     local name = fast_names[kind]
-    local tailed = kind == 1 or kind >= 5
-    if not name or tailed and (len > (kind >= 16 and 488 or 256) or len > n - 24) then return nil end
+    local tailed = kind == 1 or kind >= 5 and kind ~= 25
+    local longest = (kind == 16 or kind == 17) and 488 or 256
+    if not name or tailed and (len > longest or len > n - 24) then return nil end
     if kind == 1 then
         local text = name .. " name=" .. word(len > 0 and t(24, len):raw() or "")
         if u64(t, 8) == 0 and t(16, 4):le_uint() == 0 then return text end
-        return text .. " head=" .. dec64(t, 8) .. " wishes=" .. dec(t(16, 4):le_uint())
+        return text .. " bytes=" .. dec64(t, 8) .. " wishes=" .. dec(t(16, 4):le_uint())
     end
     if kind == 2 then
         return string.format("%s address=%s key=0x%x buffer=%s buffers=%s", name, hex64le(t, 8), t(16, 4):le_uint(), dec(len), dec(t(20, 4):le_uint()))
@@ -447,6 +450,11 @@ local function fast(t, n)
     if kind == 7 then return name .. (xfer_error(t, 24, len) or "") end
     if kind == 16 then return name .. " ranges=" .. dec(t(20, 4):le_uint()) .. " last=" .. tostring(t(16, 4):le_uint() % 2 == 1) end
     if kind == 17 then return name .. " index=" .. dec64(t, 8) .. " length=" .. dec(len) .. " spared=" .. dec(t(16, 4):le_uint()) end
+    if kind == 24 then
+        local op = t(16, 4):le_uint()
+        return string.format("%s operation=%s piece=%s path=%s", name, operations[op] or word("operation " .. dec(op)), dec(t(20, 4):le_uint()), word(len > 0 and t(24, len):raw() or ""))
+    end
+    if kind == 25 then return name .. " time=" .. dec64(t, 8) .. " mode=" .. dec(t(20, 4):le_uint()) end
     return name .. " file=" .. dec64(t, 8)
 end
 

@@ -20,6 +20,7 @@ const (
 	modProgress  = "github.com/vbauerster/mpb"
 	modHistogram = "github.com/HdrHistogram/hdrhistogram-go"
 	modBLAKE3    = "github.com/zeebo/blake3"
+	modRistretto = "github.com/gtank/ristretto255"
 )
 
 // testModules may be imported by every test and by nothing else.
@@ -169,6 +170,11 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 
+	"xfer/share": {
+		code: []string{"internal/hostquota", "verbs", "xfer", "xfer/tree"},
+		test: []string{"internal/leaktest", "verbs/iwarp"},
+	},
+
 	"verbs/flow": {
 		code: []string{"identity", "verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/hostmem", "internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
@@ -272,8 +278,9 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest", "margo"},
 		modules: []string{modCobra, modFlags},
 	},
+	"cmd/cinnabar/internal/onetime": {modules: []string{modRistretto}},
 	"cmd/cinnabar/internal/filexfer": {
-		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/tree"},
+		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/onetime", "identity", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/share", "xfer/tree"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modBLAKE3, modSys},
 	},

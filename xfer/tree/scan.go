@@ -24,7 +24,7 @@ type ScanOptions struct {
 	Limits   Limits    // Memory is not used
 }
 
-// Tree is a tree to be sent. It is not safe for concurrent use, and one transfer at a time may use its Source.
+// Tree is a tree to be sent. It is not safe for concurrent use, except for Reading, and one transfer at a time may use its Source.
 type Tree struct {
 	name     string
 	fsys     fs.FS
@@ -33,13 +33,14 @@ type Tree struct {
 	stamps   []stamp // of the entries
 	head     []byte  // the encoding of the manifest
 
-	at     int64 // the next byte that a transfer reads
-	next   cursor
-	file   fs.File // of entry open
-	open   int
-	read   int64   // bytes that were read of file, if it has no ReadAt
-	starts []int64 // of the manifest; nil before they are needed
-	opt    ScanOptions
+	at      int64 // the next byte that a transfer reads
+	next    cursor
+	file    fs.File // of entry open
+	open    int
+	read    int64   // bytes that were read of file, if it has no ReadAt
+	starts  []int64 // of the manifest; nil before they are needed
+	reading reading
+	opt     ScanOptions
 }
 
 // stamp is the state of a file at the time of the scan. A file that has another one when it is read has changed.
@@ -63,13 +64,7 @@ func ScanDir(ctx context.Context, dir string, opt ScanOptions) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rootFS{root: root}
-	t, err := Scan(ctx, r, filepath.Base(abs), opt)
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	t.root = r
-	return t, nil
+	return ScanRoot(ctx, root, filepath.Base(abs), opt)
 }
 
 // rootFS is os.Root as a file system. It keeps the directory open that was used last, because most entries are in the same directory as the one before. Its Open does not wait for the writer of a named pipe that has taken the place of a file. It is not
@@ -439,6 +434,7 @@ func (t *Tree) readFile(b []byte) (int, error) {
 		t.read += int64(n)
 	}
 	t.next.advance(int64(n))
+	t.reading.set(i, offset+int64(n))
 	switch {
 	case n == len(b):
 		return n, nil

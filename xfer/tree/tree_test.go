@@ -436,3 +436,32 @@ func TestDeepTree(t *testing.T) {
 	check(t, store(d.Open, scanDir(t, from, ScanOptions{}).Source(), 1000))
 	wantSame(t, from, filepath.Join(to, "photos"), false)
 }
+
+// Reading names the file that a transfer reads, and how far.
+func TestReading(t *testing.T) {
+	fsys := fstest.MapFS{"a/one": {Data: make([]byte, 10)}, "b": {Data: make([]byte, 20)}, "empty": {}}
+	tr, err := Scan(t.Context(), fsys, "top", ScanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	if path, _, _, ok := tr.Reading(); ok {
+		t.Errorf("before the first byte of data it reads %q", path)
+	}
+	src := tr.Source()
+	head := src.Size - tr.Manifest().Data
+	at := int64(0)
+	for _, tt := range []struct {
+		n          int64
+		path       string
+		done, size int64
+	}{{head + 4, "a/one", 4, 10}, {6, "a/one", 10, 10}, {1, "b", 1, 20}, {19, "b", 20, 20}} {
+		if _, err := tr.ReadAt(make([]byte, tt.n), at); err != nil {
+			t.Fatal(err)
+		}
+		at += tt.n
+		if path, done, size, ok := tr.Reading(); path != tt.path || done != tt.done || size != tt.size || !ok {
+			t.Errorf("after %d bytes: %q, %d, %d, %t; want %+v", at, path, done, size, ok, tt)
+		}
+	}
+}

@@ -125,7 +125,7 @@ func (c *clock) now() time.Time { return c.Time }
 func sampleReporter(words words, jsonLines bool, o *clitest.Output) (*reporter, *clock) {
 	c := &clock{time.Unix(1_000_000_000, 0)}
 	r := newReporter(context.Background(), words, jsonLines, o.Streams())
-	r.now = c.now
+	r.now, r.interval = c.now, 0 // the test looks
 	return r, c
 }
 

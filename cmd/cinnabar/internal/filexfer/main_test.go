@@ -10,5 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	clitest.Main(m, func(s cli.Streams) *cobra.Command { return cli.NewRoot(s, NewSend(s), NewRecv(s)) })
+	clitest.Main(m, func(s cli.Streams) *cobra.Command {
+		return cli.NewRoot(s, NewSend(s), NewRecv(s), NewServeFiles(s), NewGet(s), NewList(s))
+	})
 }

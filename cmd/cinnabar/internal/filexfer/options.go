@@ -30,18 +30,21 @@ const (
 type options struct {
 	timeout      time.Duration
 	json         bool
+	limit        limitOption
 	device       string
 	socket       *net.TCPListener // that systemd has opened for recv; nil: none
 	security     cli.Security
-	host         string // the receiver as the user has named it; empty for a receiver
-	stop         func() // set by openDevice
-	noImmediates bool   // a device that lacks write with immediate, for tests and comparisons
+	meeting      *meeting // of a one-time code; nil: none
+	host         string   // the receiver as the user has named it; empty for a receiver
+	stop         func()   // set by openDevice
+	noImmediates bool     // a device that lacks write with immediate, for tests and comparisons
 }
 
 // register adds the options to a command.
 func (o *options) register(f *pflag.FlagSet, s cli.Streams) {
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end a transfer after this time without progress")
 	cli.JSONFlag(f, &o.json)
+	f.StringVar(&o.limit.text, "limit", "", "bytes per second of all transfers together, such as 100MB/s (default no limit)")
 	cli.DeviceFlag(f, &o.device)
 	o.security.RegisterDevice(f, s)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
@@ -55,6 +58,9 @@ func (o *options) check() error {
 	if o.timeout <= 0 {
 		return cli.Usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
 	}
+	if err := o.limit.parse(o.timeout); err != nil {
+		return err
+	}
 	if o.noImmediates && o.device != "" && o.device != cli.SoftwareDevice {
 		return cli.Usagef("--no-immediates is for %s, not for --device %s", cli.SoftwareDevice, o.device)
 	}
@@ -67,7 +73,10 @@ func (o *options) openDevice(ctx context.Context) (dev *verbs.Device, err error)
 	if o.noImmediates || o.socket != nil {
 		name = cli.SoftwareDevice
 	}
-	dev, o.stop, err = o.security.OpenDevice(ctx, name, o.host, func(cfg *iwarp.Config) { cfg.NoImmediates, cfg.Listener = o.noImmediates, o.socket })
+	dev, o.stop, err = o.security.OpenDevice(ctx, name, o.host, func(cfg *iwarp.Config) {
+		cfg.NoImmediates, cfg.Listener = o.noImmediates, o.socket
+		o.meeting.apply(cfg)
+	})
 	return dev, err
 }
 
@@ -149,8 +158,7 @@ func (o *recvOptions) onSocket(ctx context.Context) ([]netip.AddrPort, error) {
 		return nil, err
 	}
 	o.socket = l
-	a, _ := netip.ParseAddrPort(l.Addr().String()) // as the address of a socket prints itself
-	return []netip.AddrPort{a}, nil
+	return []netip.AddrPort{addrOf(l)}, nil
 }
 
 // listenAny listens at the first address that the system has.

@@ -18,53 +18,43 @@ const (
 	barNameWidth = 30               // longer names are cut in the middle
 	barInterval  = 100 * time.Millisecond
 	barRateAge   = 30              // intervals over which the rate is averaged
-	barStalled   = 2 * time.Second // time without progress after which a bar shows that instead of its last rate
+	stalledAfter = 2 * time.Second // time without progress after which that is shown instead of the last rate
 )
 
 // watch returns an observer of one transfer.
 func (r *reporter) watch() xfer.Progress {
-	if r.terminal {
-		return &barProgress{r: r}
+	if !r.terminal {
+		return &meter{r: r, lines: true}
 	}
-	return &lineProgress{r: r}
+	if r.json {
+		return watchers{&barProgress{r: r}, &meter{r: r}}
+	}
+	return &barProgress{r: r}
 }
 
-// lineProgress prints a line when a transfer starts, and one now and then.
-type lineProgress struct {
-	r           *reporter
-	size, done  int64
-	name        string
-	begun, last time.Time
-}
+// watchers are several observers of one transfer.
+type watchers []xfer.Progress
 
 // Start implements [xfer.Progress].
-func (p *lineProgress) Start(res xfer.Result) {
-	p.r.noteStart(res)
-	p.size, p.name, p.begun = res.Size, cli.Printable(res.Name), p.r.now()
-	p.last = p.begun
+func (w watchers) Start(res xfer.Result) {
+	for _, p := range w {
+		p.Start(res)
+	}
 }
 
 // Advance implements [xfer.Progress].
-func (p *lineProgress) Advance(n int64) {
-	p.done += n
-	now := p.r.now()
-	if now.Sub(p.last) < lineInterval {
-		return
+func (w watchers) Advance(n int64) {
+	for _, p := range w {
+		p.Advance(n)
 	}
-	p.last = now
-	took := now.Sub(p.begun)
-	rate := cli.MiBPerSecond(p.done, took)
-	if p.size <= 0 {
-		p.r.notef("%s: %s, %.1f MiB/s", p.name, cli.SizeText(p.done), rate)
-		return
-	}
-	left := time.Duration(float64(took) * float64(p.size-p.done) / float64(p.done)).Round(time.Second)
-	p.r.notef("%s: %s of %s (%d %%), %.1f MiB/s, %v left", p.name, cli.SizeText(p.done), cli.SizeText(p.size),
-		int(float64(p.done)/float64(p.size)*100), rate, left)
 }
 
-// Finish implements [xfer.Progress]. The caller of the transfer prints the result.
-func (p *lineProgress) Finish(xfer.Result, error) {}
+// Finish implements [xfer.Progress].
+func (w watchers) Finish(res xfer.Result, err error) {
+	for _, p := range w {
+		p.Finish(res, err)
+	}
+}
 
 // barProgress shows a transfer as a bar with rate and time left.
 type barProgress struct {
@@ -76,10 +66,10 @@ type barProgress struct {
 	moved atomic.Int64 // time at which bytes last moved, in ns since 1970; the goroutine that draws the bars reads it
 }
 
-// stalled returns the time since the last bytes moved, and reports whether it has reached barStalled.
+// stalled returns the time since the last bytes moved, and reports whether it has reached stalledAfter.
 func (p *barProgress) stalled() (time.Duration, bool) {
 	d := p.r.now().Sub(time.Unix(0, p.moved.Load()))
-	return d.Truncate(time.Second), d >= barStalled
+	return d.Truncate(time.Second), d >= stalledAfter
 }
 
 // stallDecorator shows the time for which a transfer has stalled. It replaces another decorator, which would show its last value.
@@ -111,6 +101,7 @@ func (p *barProgress) Start(res xfer.Result) {
 // Advance implements [xfer.Progress].
 func (p *barProgress) Advance(n int64) {
 	p.more += n
+	p.r.outlook.add(n)
 	now := p.r.now()
 	p.moved.Store(now.UnixNano())
 	if now.Sub(p.last) >= barInterval {
@@ -142,7 +133,7 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 		return r.bars.AddSpinner(0, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(name), mpb.AppendDecorators(decor.CurrentKibiByte("% .1f"), rate))
 	}
-	bar := r.bars.AddBar(res.Size, mpb.BarRemoveOnComplete(),
+	bar := r.bars.AddBar(res.Size, mpb.BarRemoveOnComplete(), mpb.BarExtender(r.outlook.filler(), false),
 		mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace)),
 		mpb.AppendDecorators(decor.Percentage(decor.WCSyncSpace), rate, left))
 	return bar

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/onetime"
 	"cinnabar/internal/audit"
 	"cinnabar/systemd"
 	"cinnabar/verbs"
@@ -25,6 +28,11 @@ type recvOptions struct {
 	digestText  string
 	digest      xfer.Digest // of digestText; "": any
 	once        bool
+	codeText    string
+	code        onetime.Code // of codeText; the zero Code: none
+	output      bool         // the file goes to standard output
+	serves      bool         // the command is serve-files
+	write       bool         // serve-files stores files
 	places      int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
@@ -35,7 +43,7 @@ type recvOptions struct {
 func NewRecv(s cli.Streams) *cobra.Command {
 	o := &recvOptions{}
 	cmd := &cobra.Command{
-		Use:   "recv",
+		Use:   "recv [-]",
 		Short: "Receive files from cinnabar send, or from the paper's program",
 		Long: `recv takes files until it is interrupted, from any number of senders at once,
 and stores them in one directory; nothing outside of it is touched. A file gets
@@ -49,6 +57,14 @@ power cut unless --fsync is given.
 With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
+
+With - it writes the first file that a sender begins to standard output, and ends.
+All other lines go to standard error. The bytes leave as they come: only
+exit code 0 says that all came and that the digest is right.
+
+With --code it takes one file from the sender that has printed the code, and
+ends. The code authenticates both ends, and the transfer is encrypted; a code of -
+is read from standard input. One wrong try spends the code.
 
 With --digest it takes only files that are compared by that digest. It then refuses
 programs that use the basic protocol, which has no digest, unless --digest is none.
@@ -67,11 +83,26 @@ it goes into one that is there, and replaces the files of the same names; with
 for that (send --delete).
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
-		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
-		Args:    cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once\n  cinnabar recv - | tar x",
+		Args:    recvArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.checkLimits(); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("code") {
+				if err := o.checkCode(cmd); err != nil {
+					return err
+				}
+				if err := o.readCode(s.In); err != nil {
+					return err
+				}
+				o.once = true
+			}
+			if o.output = len(args) > 0; o.output {
+				o.once = true
+				if err := o.checkOutput(cmd, s); err != nil {
+					return err
+				}
 			}
 			o.listenGiven = cmd.Flags().Changed("listen")
 			return runRecv(cmd.Context(), o, s)
@@ -82,6 +113,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+defaultPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
+	f.StringVar(&o.codeText, "code", "", "take one file from the sender that has printed this one-time code (send --code); - reads it from standard input")
 	f.StringVar(&o.digestText, "digest", "any", "take only files that are compared by this digest: sha256, blake3, or none; any takes all files")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
@@ -91,11 +123,16 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
 	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
 	o.keepFlag(f)
-	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
-	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
+	o.registerLimits(f)
 	o.register(f, s)
 	o.security.Reload()
 	return cmd
+}
+
+// registerLimits adds the limits of a server to a command.
+func (o *recvOptions) registerLimits(f *pflag.FlagSet) {
+	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
+	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 }
 
 // The least and the most of --max-connections and --max-memory.
@@ -123,6 +160,14 @@ func (o *recvOptions) checkLimits() (err error) {
 	return o.check()
 }
 
+// maxChunk returns the largest chunk that recv allows, 0 for the default. With --limit it is one that does not take long.
+func (o *recvOptions) maxChunk() int {
+	if o.limit.rate == 0 {
+		return 0
+	}
+	return int(o.limit.chunk(unlimitedChunk))
+}
+
 // anyDigest is the value of --digest that takes all digests.
 const anyDigest xfer.Digest = "any"
 
@@ -146,11 +191,30 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
 		}
 	}()
-	dir, err := tree.OpenDir(o.dir, o.storage)
+	to, err := o.newTarget(s.Out)
 	if err != nil {
-		return fmt.Errorf("open the directory for the files (--dir): %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
+	defer func() { err = errors.Join(err, to.close()) }()
+	if o.output {
+		defer withoutPipeSignal()()
+		s.Out = s.Err
+	}
+	r := newReceiving(ctx, o, s)
+	defer r.limit.stop()
+	open := to.open
+	if o.code != (onetime.Code{}) {
+		if o.socket != nil {
+			return cli.Usagef("--code was given with a socket of the service manager; it is for two people")
+		}
+		if err := r.meet(ctx, addrs); err != nil {
+			return err
+		}
+		addrs = []netip.AddrPort{addrOf(o.socket)}
+		limited, cancel, limitedOpen := o.untilOpened(ctx, open)
+		defer cancel(nil)
+		ctx, open = limited, limitedOpen
+	}
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -164,14 +228,15 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer cli.Shut(l)
-	r := newReceiving(ctx, o, s)
-	if err := r.announce(l); err != nil {
-		return err
+	if o.meeting == nil {
+		if err := r.announce(l.Addr().String()); err != nil {
+			return err
+		}
 	}
-	server := &xfer.Receiver{OpenFrom: dir.OpenFrom, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{OpenFrom: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
-	status := "waiting for files at " + l.Addr().String()
+	status := o.status() + l.Addr().String()
 	if !o.once {
 		return r.all(ctx, server, l, func(ctx context.Context) (func(), error) {
 			return s.StartService(ctx, status, selfCheck{dev, l.Addr()}.open)
@@ -182,6 +247,9 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		return err
 	}
 	defer stop()
+	if o.output {
+		return r.output(ctx, server, l, to.out)
+	}
 	return r.one(ctx, server, l)
 }
 
@@ -209,34 +277,62 @@ func noCheck(context.Context) ([]cli.Check, error) {
 	return nil, errors.New("WATCHDOG_USEC is set, and recv --once answers no request while it receives its file; remove WatchdogSec= from its unit")
 }
 
+// status returns the beginning of the line about the command for the service manager.
+func (o *recvOptions) status() string {
+	if o.serves {
+		return "serving files at "
+	}
+	return "waiting for files at "
+}
+
+// addrOf returns the address of a listener.
+func addrOf(l *net.TCPListener) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(l.Addr().String()) // as the address of a socket prints itself
+	return a
+}
+
 // receiving is one run of recv.
 type receiving struct {
 	o   *recvOptions
 	r   *reporter
 	cut atomic.Bool // a transfer failed because the program was to end
+
+	limit *bucket // of all transfers; nil: none
 }
 
 func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving {
-	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s)}
+	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s), limit: newBucket(o.limit.rate)}
 	r.r.starts = audit.NewLimiter()
+	r.r.pulled = serveWords
 	return r
 }
 
 // announce prints the address at which the command waits for files, and their directory.
-func (r *receiving) announce(l *verbs.Listener) error {
+func (r *receiving) announce(address string) error {
+	if r.o.output {
+		return r.r.resultf("waiting for one file at %s, for standard output", address)
+	}
 	if r.o.json {
-		return r.r.event(listeningEvent{Event: "listening", Address: l.Addr().String(), Directory: r.o.dir})
+		return r.r.event(listeningEvent{Event: "listening", Address: address, Directory: r.o.dir})
+	}
+	if r.o.serves {
+		how := "read-only"
+		if r.o.write {
+			how = "for reading and writing"
+		}
+		return r.r.resultf("serving directory %s at %s, %s; interrupt (^C) to end", r.o.dir, address, how)
 	}
 	if r.o.once {
-		return r.r.resultf("waiting for one file at %s, for directory %s", l.Addr(), r.o.dir)
+		return r.r.resultf("waiting for one file at %s, for directory %s", address, r.o.dir)
 	}
-	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
+	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", address, r.o.dir)
 }
 
 // one receives the first file that a sender begins. Until then it serves several senders at a time, and the failure of one of these
 // does not end it.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
 	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
+	defer context.AfterFunc(ctx, r.limit.stop)()
 	res, err := server.ServeFirst(ctx, l)
 	if err != nil {
 		err = r.explain(err)
@@ -253,6 +349,7 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	starting, serves := context.WithCancel(ctx)
 	defer serves()
 	var err error
+	defer context.AfterFunc(transfers, r.limit.stop)()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -296,8 +393,8 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 func (r *receiving) explain(err error) error {
 	x, ok := errors.AsType[*xfer.Error](err)
 	err = r.r.explain(err)
-	if ok && x.Code == xfer.CodeStorage && !x.Remote {
-		return fmt.Errorf("%w; this --dir is %s", err, r.o.dir)
+	if ok && x.Code == xfer.CodeStorage && !x.Remote && !r.o.output {
+		return fmt.Errorf("%w; the directory is %s", err, r.o.dir)
 	}
 	return err
 }

@@ -86,7 +86,9 @@ func TestRecvPrintsBoundedLinesAboutStrangers(t *testing.T) {
 	r := newReceiving(t.Context(), &recvOptions{options: options{json: true}}, o.Streams())
 	peer := netip.MustParseAddrPort("192.0.2.99:1")
 	for range 1000 {
-		r.r.watch().Start(xfer.Result{Peer: peer, Name: "a", Protocol: xfer.Fast})
+		p := r.r.watch()
+		p.Start(xfer.Result{Peer: peer, Name: "a", Protocol: xfer.Fast})
+		p.Finish(xfer.Result{}, nil)
 		r.done(t.Context(), xfer.Result{Peer: peer}, &xfer.Error{Op: "receive", Peer: peer, Code: xfer.CodeProtocol})
 	}
 	if n := strings.Count(o.Out.String(), "\n"); n != audit.LinesPerHost {

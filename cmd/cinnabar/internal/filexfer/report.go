@@ -27,19 +27,31 @@ type words struct {
 var (
 	sendWords = words{doing: "sending", done: "sent", peer: "to", remedies: sendRemedies}
 	recvWords = words{doing: "receiving", done: "received", peer: "from", remedies: recvRemedies}
+	getWords  = words{doing: "getting", done: "got", peer: "from", remedies: getRemedies}
+	// of serve-files, about transfers that a puller has asked for
+	serveWords = words{doing: "serving", done: "served", peer: "to"}
 )
 
 // reporter prints the events of transfers: lines on both streams, and bars
 // where standard error is a terminal. It is safe for concurrent use.
 type reporter struct {
 	words    words
+	pulled   words // of transfers that a puller has asked for, at the server; empty: words
 	json     bool
 	terminal bool // standard error shows bars
 	shared   bool // standard output is a terminal too, perhaps the same
 	now      func() time.Time
 	starts   *audit.Limiter // of the lines about transfers that begin; nil: no bound
+	interval time.Duration  // between looks at the transfers under way, for lines; 0: none
+	outlook  *outlook       // of the command, which runs one transfer at a time; nil: none. Not changed while a transfer runs
 
 	mu sync.Mutex
+	// the transfers under way that are reported in lines
+	// +checklocks:mu
+	meters map[*meter]struct{}
+	// ends the goroutine that looks at meters; nil: it does not run
+	// +checklocks:mu
+	endLooks func()
 	// +checklocks:mu
 	s cli.Streams
 	// lives while transfers do, so that a server that waits costs nothing
@@ -53,7 +65,16 @@ type reporter struct {
 // newReporter returns the reporter of a command. With --log-level it shows no bars, because log lines would break them.
 func newReporter(ctx context.Context, words words, jsonLines bool, s cli.Streams) *reporter {
 	bars := cli.IsTerminal(s.Err) && cli.LoggerOf(ctx) == nil
-	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now}
+	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now,
+		interval: lookInterval, meters: map[*meter]struct{}{}}
+}
+
+// wordsOf returns the words for a transfer.
+func (r *reporter) wordsOf(res xfer.Result) words {
+	if res.Pulled && r.pulled.done != "" {
+		return r.pulled
+	}
+	return r.words
 }
 
 // noteStart prints a line about a transfer that begins. A receiver bounds them, because a stranger can begin any number of
@@ -129,7 +150,7 @@ type transferEvent struct {
 // there for programs only; people get it from the caller.
 func (r *reporter) finished(path string, res xfer.Result, failure error) error {
 	if r.json {
-		return r.event(transferred(r.words.done, path, res, failure))
+		return r.event(transferred(r.wordsOf(res).done, path, res, failure))
 	}
 	if failure != nil {
 		return nil
@@ -143,7 +164,7 @@ func (r *reporter) event(e any) error {
 	if err != nil {
 		return err
 	}
-	return r.resultf("%s", line)
+	return r.resultf("%s", cli.PrintableJSON(line))
 }
 
 // transferred describes a transfer to programs.
@@ -191,8 +212,9 @@ func hexSum(res xfer.Result) string {
 
 // resultLine describes a transfer that is complete.
 func (r *reporter) resultLine(res xfer.Result) string {
+	w := r.wordsOf(res)
 	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
-		r.words.done, cli.Printable(res.Name), res.Size, r.words.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
+		w.done, cli.Printable(res.Name), res.Size, w.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
 	if res.Kept > 0 {
 		line += fmt.Sprintf(", %d bytes were there", res.Kept)
 	}
@@ -212,8 +234,9 @@ func (r *reporter) startLine(res xfer.Result) string {
 	if res.Buffers == 1 {
 		buffers = "buffer"
 	}
+	w := r.wordsOf(res)
 	return fmt.Sprintf("%s %s (%s) %s %s: %s, %d %s of %s, digest %s",
-		r.words.doing, cli.Printable(res.Name), size, r.words.peer, res.Peer, protocolForm(res),
+		w.doing, cli.Printable(res.Name), size, w.peer, res.Peer, protocolForm(res),
 		res.Buffers, buffers, cli.SizeText(int64(res.Chunk)), digestOf(res))
 }
 
@@ -252,6 +275,20 @@ var sendRemedies = map[xfer.Code]string{
 	xfer.CodeUnsupported: "try without --protocol and --digest",
 	xfer.CodeTimeout:     "see whether the receiver still runs; --timeout waits longer",
 	xfer.CodeLost:        "see whether cinnabar recv runs there and can be reached; it listens on its own machine's loopback address unless it is started with --listen ADDR",
+}
+
+var getRemedies = map[xfer.Code]string{
+	xfer.CodeName:        "cinnabar ls lists the files of the server; names that begin with a dot need --allow-dotfiles, at serve-files too, and links out of a directory --allow-links",
+	xfer.CodeExists:      "--overwrite replaces files",
+	xfer.CodeStorage:     "make room and see to the rights, or choose another --dir",
+	xfer.CodeSource:      "cinnabar ls lists the files of the server",
+	xfer.CodeChanged:     "pull it again when nothing writes to it",
+	xfer.CodeCorrupt:     "pull it again; if that repeats, suspect the memory or disk of one side",
+	xfer.CodeTooLarge:    "ask for less at once",
+	xfer.CodeBusy:        "try again later, or raise the server's limits (serve-files --max-connections, --max-memory)",
+	xfer.CodeUnsupported: "see whether cinnabar serve-files runs there, and try without --digest",
+	xfer.CodeTimeout:     "see whether the server still runs; --timeout waits longer",
+	xfer.CodeLost:        "see whether cinnabar serve-files runs there and can be reached; it listens on its own machine's loopback address unless it is started with --listen ADDR",
 }
 
 var recvRemedies = map[xfer.Code]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,8 @@ const (
 	minChunk   = 4 << 10 // bytes
 	maxChunk   = 1 << 30 // bytes
 	maxBuffers = 1024
+	// A limited transfer asks for smaller chunks only if it is slow for chunks of the size that receivers choose.
+	unlimitedChunk = 512 << 10 // bytes
 )
 
 // sendOptions are the options of send.
@@ -30,7 +33,8 @@ type sendOptions struct {
 	treeOptions
 	syncOptions
 	protocol, digest, chunk string // as given
-	preserve                bool
+	name                    string // of the file at the receiver; empty: its own
+	preserve, code          bool
 	buffers                 int
 
 	sender xfer.Sender      // the above, parsed
@@ -66,13 +70,26 @@ and --checksum leave files out that the receiver has, and --delete removes entri
 that the sender does not have; --delete --dry-run asks the receiver for the list.
 Entries that --exclude leaves out are not removed.
 
+A FILE - is standard input, of any length; it is called stdin at the receiver, or
+as --name says, and may pause for any time. Receivers of earlier versions refuse it.
+
+With --code it prints a code of ten digits, which the person at the receiver types:
+cinnabar recv --code CODE. The code authenticates both ends, and the transfer is
+encrypted. It is good for one try, for one FILE, and for ten minutes, in which send
+waits for the receiver.
+
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
-		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  cinnabar send -r --update --delete photos localhost",
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  cinnabar send -r --update --delete photos localhost\n  tar c src | cinnabar send - --name src.tar localhost",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
 				return err
+			}
+			if o.code {
+				if err := o.checkCode(cmd); err != nil {
+					return err
+				}
 			}
 			return runSend(cmd.Context(), o, s)
 		},
@@ -83,7 +100,9 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
+	f.StringVar(&o.name, "name", "", "name of the file at the receiver, for one FILE or for standard input (default its own, or stdin)")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
+	f.BoolVar(&o.code, "code", false, "print a one-time code, which recv --code CODE takes at the receiver; it authenticates both ends, and encrypts")
 	o.registerTrees(f)
 	o.registerSync(f)
 	o.register(f, s)
@@ -113,6 +132,11 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		if err != nil {
 			return err
 		}
+		if err := o.limit.checkChunk(n, o.timeout); err != nil {
+			return err
+		}
+		o.sender.Chunk = int(n)
+	} else if n := o.limit.chunk(unlimitedChunk); n < unlimitedChunk {
 		o.sender.Chunk = int(n)
 	}
 	if err := errors.Join(o.checkTrees(o.sender.Protocol), o.checkSync(o.recursive, o.sender.Protocol)); err != nil {
@@ -120,6 +144,9 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 	}
 	o.preserve = o.preserve || o.update
 	o.files = args[:len(args)-1]
+	if err := o.checkName(o.files); err != nil {
+		return err
+	}
 	if err := o.checkFiles(o.files); err != nil {
 		return err
 	}
@@ -132,6 +159,12 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 func (o *sendOptions) checkFiles(paths []string) error {
 	names := map[string]string{}
 	for _, path := range paths {
+		if path == standard {
+			if err := o.claimName(names, path, o.streamName()); err != nil {
+				return err
+			}
+			continue
+		}
 		if info, err := os.Stat(path); err == nil && info.IsDir() && !o.recursive {
 			return fmt.Errorf("open the file to send: %s is a directory, and send takes files; --recursive sends directories too", path)
 		}
@@ -142,12 +175,19 @@ func (o *sendOptions) checkFiles(paths []string) error {
 			}
 			cli.Shut(f)
 		}
-		name := o.nameOf(path)
-		if other, twice := names[name]; twice {
-			return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+		if err := o.claimName(names, path, o.nameOf(path)); err != nil {
+			return err
 		}
-		names[name] = path
 	}
+	return nil
+}
+
+// claimName refuses a name that another path has already.
+func (o *sendOptions) claimName(names map[string]string, path, name string) error {
+	if other, twice := names[name]; twice {
+		return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+	}
+	names[name] = path
 	return nil
 }
 
@@ -160,17 +200,32 @@ func peerAddrs(ctx context.Context, text string) (string, []netip.AddrPort, erro
 	if err != nil {
 		return "", nil, cli.Usagef("%w; the last argument is the receiver", err)
 	}
+	host, addrs, err := resolve(ctx, host, port)
+	if err != nil {
+		err = fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+	}
+	return host, addrs, err
+}
+
+// resolve returns the host and its addresses, IPv4 first.
+func resolve(ctx context.Context, host, port string) (string, []netip.AddrPort, error) {
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
-		return "", nil, fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+		return "", nil, err
 	}
 	return host, ipv4First(addrs), nil
 }
 
 // runSend sends the files in order, each over a connection of its own.
 func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
+	r := newReporter(ctx, sendWords, o.json, s)
 	if o.dryRun {
-		if err := o.list(ctx, newReporter(ctx, sendWords, o.json, s)); err != nil || !o.remove {
+		if err := o.list(ctx, r); err != nil || !o.remove {
+			return err
+		}
+	}
+	if o.code {
+		if err := o.meet(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -182,10 +237,12 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}
-	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers}
+	t := &sending{o: o, dev: dev, r: r, peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
+	defer context.AfterFunc(ctx, t.limit.stop)()
 	if o.dryRun {
 		return o.listRemovals(ctx, t)
 	}
+	t.r.outlook = o.newOutlook()
 	return t.all(ctx)
 }
 
@@ -209,13 +266,35 @@ type sending struct {
 	dev   *verbs.Device
 	r     *reporter
 	peers []netip.AddrPort // only the one that answered, once one has
+	limit *bucket          // of all files; nil: none
+	in    io.Reader        // standard input
+}
+
+// newOutlook returns the outlook of the command. It has all files if there are several, and none is a directory, because the size of a directory
+// is not known before its turn.
+func (o *sendOptions) newOutlook() *outlook {
+	all := &outlook{}
+	if len(o.files) == 1 {
+		return all
+	}
+	for _, path := range o.files {
+		info, err := os.Stat(path)
+		if err != nil || info.IsDir() {
+			return &outlook{}
+		}
+		all.size += info.Size()
+	}
+	all.files = int64(len(o.files))
+	return all
 }
 
 // all sends every file. A failure that concerns one file only does not end the others.
 func (t *sending) all(ctx context.Context) error {
 	failed := 0
 	for n, path := range t.o.files {
+		begun := t.r.outlook.bytes()
 		err := t.one(ctx, path)
+		t.r.outlook.finish(begun, path)
 		if err == nil {
 			continue
 		}
@@ -248,6 +327,9 @@ func withoutName(err error) string {
 
 // one sends one file and prints how it went.
 func (t *sending) one(ctx context.Context, path string) (err error) {
+	if path == standard {
+		return t.stdin(ctx)
+	}
 	if t.o.takes(path) {
 		return t.tree(ctx, path)
 	}
@@ -256,8 +338,11 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("open the file to send: %w", err)
 	}
 	defer cli.Shut(f)
+	if t.o.name != "" && len(t.o.files) == 1 {
+		src.Name = t.o.name
+	}
 	src.Choice = t.o.choice()
-	res, err := t.reach(ctx, src)
+	res, err := t.reach(ctx, limitSource(src, t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}

@@ -111,7 +111,7 @@ func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.reach(ctx, o.treeSource(tr, t.r))
+		_, err = t.reach(ctx, limitSource(o.treeSource(tr, t.r), t.limit))
 		cli.Shut(tr)
 		if err != nil {
 			return t.r.explain(err)

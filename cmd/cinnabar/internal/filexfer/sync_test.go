@@ -116,6 +116,8 @@ func TestSyncOptions(t *testing.T) {
 	}{
 		{[]string{"send", "--delete", file, "127.0.0.1:1"}, cli.ExitUsage, "--delete is for directories"},
 		{[]string{"send", "--update", "--protocol", "basic", file, "127.0.0.1:1"}, cli.ExitUsage, "need the fast protocol"},
+		{[]string{"send", "--update", "-", "127.0.0.1:1"}, cli.ExitUsage, "send it by a command of its own"},
+		{[]string{"recv", "--keep-for", "1h", "-"}, cli.ExitUsage, "--keep-for was given with -"},
 		{[]string{"recv", "--keep-for", "-1s"}, cli.ExitUsage, "invalid --keep-for -1s"},
 		{[]string{"recv", "--allow-delete"}, cli.ExitUsage, "which --overwrite lets senders change"},
 	} {

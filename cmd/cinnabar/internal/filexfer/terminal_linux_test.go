@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -193,6 +194,41 @@ func TestBarStalls(t *testing.T) {
 	term.waitFor(t, at, `iB/s +\S+ left`, moves)
 }
 
+// Below the bar of a tree stands that of the file which is read, and below that of one of several files that of all.
+func TestLinesBelowBar(t *testing.T) {
+	term := openTerminal(t)
+	r := newReporter(t.Context(), sendWords, false, cli.Streams{Out: term.program, Err: term.program})
+	r.outlook = &outlook{files: 2, size: 16 << 30, active: func() (string, int64, int64, bool) { return "2026/one.raw", 1 << 30, 2 << 30, true }}
+	p := r.watch()
+	big := sampleFast
+	big.Size = 8 << 30
+	p.Start(big)
+	moves := func() { p.Advance(1 << 10) }
+	term.waitFor(t, 0, `test-file .* left\s+2026/one.raw 1.0 GiB / 2.0 GiB \[=+-+\] 50 %\s+all files, 1 of 2 [0-9.]+ .i?B / 16 GiB \[=*-+\] \d+ %`, moves)
+	p.Finish(big, nil)
+}
+
+// A directory on a terminal, from beginning to end: the file that is read has a line of its own.
+func TestTreeOnTerminal(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0")
+	term := openTerminal(t)
+	path := randomFiles(t, 4<<20)[0]
+	cmd := clitest.Exec(t, "send", "-r", "--limit", "64KiB/s", filepath.Dir(path), server.addr)
+	cmd.Stdout, cmd.Stderr = term.program, term.program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1} // so that ^C is a signal
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	term.waitFor(t, 0, `(?s)  size-4194304 [0-9.]+ .iB / 4.0 MiB \[=*-+\]`, func() {})
+	if _, err := term.user.WriteString("\x03"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != cli.ExitSignal+int(syscall.SIGINT) {
+		t.Errorf("%v: %q", err, term.all())
+	}
+	server.interrupt(t)
+}
+
 // After ^C, which the terminal shows where the cursor is, the next line begins at the start of a line.
 func TestInterruptOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0")
@@ -216,4 +252,16 @@ func TestInterruptOnTerminal(t *testing.T) {
 		t.Errorf("after ^C the terminal gets %q", text)
 	}
 	server.interrupt(t)
+}
+
+// Bytes of a sender do not go to a terminal.
+func TestOutputIsNoTerminal(t *testing.T) {
+	term := openTerminal(t)
+	cmd := clitest.Exec(t, "recv", "-")
+	cmd.Stdout = term.program
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != cli.ExitUsage || !strings.Contains(stderr.String(), "standard output is a terminal") {
+		t.Errorf("%v: %s", err, &stderr)
+	}
 }

@@ -106,7 +106,11 @@ func (t *sending) tree(ctx context.Context, path string) (err error) {
 		return err
 	}
 	defer cli.Shut(tr)
-	res, err := t.reach(ctx, t.o.treeSource(tr, t.r))
+	if t.r.outlook != nil {
+		t.r.outlook.active = tr.Reading
+		defer func() { t.r.outlook.active = nil }()
+	}
+	res, err := t.reach(ctx, limitSource(t.o.treeSource(tr, t.r), t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}

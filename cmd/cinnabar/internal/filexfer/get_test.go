@@ -1,0 +1,237 @@
+package filexfer
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/identity"
+	"cinnabar/internal/testproc"
+	"cinnabar/xfer"
+	"cinnabar/xfer/share"
+)
+
+// startServer starts a serve-files of a directory, and returns its address.
+func startServer(t *testing.T, dir string, args ...string) (*testproc.Process, string) {
+	t.Helper()
+	p := clitest.Start(t, append([]string{"serve-files", dir, "--listen", "127.0.0.1:0"}, args...)...)
+	return p, p.Stdout.Expect(`^serving directory \S+ at (\S+), (read-only|for reading and writing); interrupt \(\^C\) to end$`)[1]
+}
+
+// shared makes a directory with files in it.
+func shared(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range map[string]string{"notes.txt": "notes", "d/one": "one", "d/sub/two": "two", "d/.hidden": "x", ".secret": "x"} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(data), 0o640)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// files returns the paths of all files below a directory.
+func filesBelow(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(dir), ".", func(p string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			list = append(list, p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestGet(t *testing.T) {
+	server, addr := startServer(t, shared(t))
+	in := t.TempDir()
+	for _, args := range [][]string{
+		{"get", addr, "notes.txt", "--dir", in},
+		{"get", "-r", "--digest", "blake3", addr, "d/", "d/sub/two", "--dir", in},
+		{"get", addr, "d/one", "--dir", in, "--output", "uno"},
+	} {
+		code, p := clitest.RunProcess(t, args...)
+		if code != 0 || !strings.Contains(p.Stdout.String(), "got ") {
+			t.Fatalf("%q: exit code %d, %s%s", args, code, p.Stdout, p.Stderr)
+		}
+	}
+	if got := filesBelow(t, in); !slices.Equal(got, []string{"d/one", "d/sub/two", "notes.txt", "two", "uno"}) {
+		t.Errorf("got %q", got)
+	}
+	server.Stdout.Expect(`^served notes.txt: 5 bytes to 127.0.0.1:\d+ in `)
+	code, p := clitest.RunProcess(t, "get", addr, "d/one", "-o", "-")
+	if code != 0 || p.Stdout.String() != "one" {
+		t.Errorf("exit code %d: %q, %s", code, p.Stdout, p.Stderr)
+	}
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"notes.txt", "--dir", in}, []string{"file exists", "--overwrite"}},
+		{[]string{"d", "--dir", t.TempDir()}, []string{"--recursive"}},
+		{[]string{"nothing"}, []string{`the server has no "nothing"`, "cinnabar ls"}},
+		{[]string{".secret"}, []string{"begins with a dot", "--allow-dotfiles"}},
+		{[]string{"../etc/passwd"}, []string{"two dots", "the peer says"}},
+		{[]string{"nothing", "notes.txt", "--dir", in}, []string{"2 of 2 files were not pulled", `has no "nothing"`, "notes.txt: "}},
+	} {
+		code, p := clitest.RunProcess(t, append([]string{"get", addr}, c.args...)...)
+		if code != cli.ExitFailure {
+			t.Errorf("%q: exit code %d", c.args, code)
+		}
+		for _, says := range c.says {
+			if !strings.Contains(p.Stderr.String(), says) {
+				t.Errorf("%q: no %q in %s", c.args, says, p.Stderr)
+			}
+		}
+	}
+	code, p = clitest.RunProcess(t, "send", filepath.Join(in, "uno"), addr)
+	if code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "read-only") {
+		t.Errorf("a read-only server: exit code %d, %s", code, p.Stderr)
+	}
+	server.Interrupt()
+	if code := server.ExitCode(); code != 0 {
+		t.Errorf("exit code %d: %s", code, server.Stderr)
+	}
+}
+
+func TestServeWrites(t *testing.T) {
+	dir := shared(t)
+	_, addr := startServer(t, dir, "--write", "--allow-dotfiles")
+	path := randomFiles(t, 100_000)[0]
+	if code, p := clitest.RunProcess(t, "send", path, addr); code != 0 {
+		t.Fatalf("%s", p.Stderr)
+	}
+	in := t.TempDir()
+	if code, p := clitest.RunProcess(t, "get", addr, filepath.Base(path), ".secret", "--dir", in, "--allow-dotfiles", "--limit", "10MB/s"); code != 0 {
+		t.Fatalf("%s", p.Stderr)
+	}
+	want, err := fileSum(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := fileSum(filepath.Join(in, filepath.Base(path))); err != nil || got != want {
+		t.Errorf("%x, %v", got, err)
+	}
+}
+
+func TestList(t *testing.T) {
+	dir := shared(t)
+	if err := os.WriteFile(filepath.Join(dir, "esc\x1b[2J"), nil, 0o600); err != nil {
+		t.Skipf("the file system has no such names: %v", err)
+	}
+	when := time.Date(2026, 3, 4, 5, 6, 7, 0, time.Local)
+	if err := errors.Join(os.Symlink("notes.txt", filepath.Join(dir, "link")), os.Chtimes(filepath.Join(dir, "notes.txt"), when, when)); err != nil {
+		t.Fatal(err)
+	}
+	_, addr := startServer(t, dir, "--allow-dotfiles")
+	code, p := clitest.RunProcess(t, "ls", addr)
+	text := p.Stdout.String()
+	for _, line := range []string{`-rw-r----- 5 2026-03-04 05:06:07 notes.txt`, `"esc\x1b[2J"`, " d/\n", " .secret\n", " link -> notes.txt\n"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("exit code %d: no %q in\n%s", code, line, text)
+		}
+	}
+	if code, p = clitest.RunProcess(t, "ls", addr, "d/sub", "--json"); code != 0 {
+		t.Fatalf("%s", p.Stderr)
+	}
+	var e map[string]any
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &e); err != nil || e["name"] != "two" || e["kind"] != "file" || e["size"] != 3.0 || e["mode"] != "0640" || e["time"] == "" {
+		t.Errorf("%v, %v", e, err)
+	}
+	if code, p := clitest.RunProcess(t, "ls", addr, "nothing"); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), `has no "nothing"`) {
+		t.Errorf("exit code %d: %s", code, p.Stderr)
+	}
+}
+
+// A server without the token is refused, and a puller without it.
+func TestGetWithToken(t *testing.T) {
+	token := clitest.WriteTemp(t, "token", []byte(identity.NewToken().Reveal()))
+	_, addr := startServer(t, shared(t), "--token-file", token)
+	in := t.TempDir()
+	if code, p := clitest.RunProcess(t, "get", addr, "notes.txt", "--dir", in, "--token-file", token); code != 0 {
+		t.Fatalf("%s", p.Stderr)
+	}
+	if code, p := clitest.RunProcess(t, "get", addr, "d/one", "--dir", in); code != cli.ExitFailure || len(filesBelow(t, in)) != 1 {
+		t.Errorf("without the token: exit code %d, %s", code, p.Stderr)
+	}
+	if code, _ := clitest.RunProcess(t, "ls", addr); code != cli.ExitFailure {
+		t.Errorf("without the token ls has exit code %d", code)
+	}
+}
+
+// A server that sends another name than the one that was asked for does not choose where the file goes.
+func TestGetExpectsName(t *testing.T) {
+	var name string
+	open := func(_ netip.AddrPort, n string, _ xfer.Meta, _ int64) (xfer.File, error) {
+		name = n
+		return &outputFile{}, nil
+	}
+	for _, c := range []struct {
+		o           pullOptions
+		path, sends string
+		want        string // "": refused
+	}{
+		{pullOptions{}, "d/a", "a", "a"}, {pullOptions{}, "a", "b", ""}, {pullOptions{}, "a", "a/", ""}, {pullOptions{recursive: true}, "d", "d/", "d/"},
+		{pullOptions{recursive: true}, ".", "public/", "public/"}, {pullOptions{recursive: true}, "d", "e/", ""}, {pullOptions{out: "x"}, "a", "a", "x"}, {pullOptions{out: "x"}, "a", "b", ""},
+	} {
+		name = ""
+		_, err := c.o.expects(c.path, open)(netip.AddrPort{}, c.sends, xfer.Meta{}, 0)
+		if name != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q for %q: stored as %q, %v", c.sends, c.path, name, err)
+		}
+	}
+}
+
+func TestPullArguments(t *testing.T) {
+	for _, c := range []struct{ args, says string }{
+		{"get 127.0.0.1", "usage: cinnabar get HOST[:PORT] PATH"},
+		{"get 127.0.0.1 a d/a", "would both be stored as"},
+		{"get 127.0.0.1 " + strings.Repeat("x", xfer.MaxRequest+1), "1024 are possible"},
+		{"get 127.0.0.1 a b -o c", "with 2 paths"},
+		{"get 127.0.0.1 a -r -o c", "with --recursive"},
+		{"get 127.0.0.1 a -o c/d", "invalid --output"},
+		{"get 127.0.0.1 a -o - --fsync", "--fsync was given with --output -"},
+		{"get 127.0.0.1:port: a", "the first argument is the server"},
+		{"get :7 a", "no host"},
+		{"ls", "usage: cinnabar ls"},
+		{"ls a b c", "usage: cinnabar ls"},
+		{"serve-files", "usage: cinnabar serve-files DIR"},
+		{"serve-files . --overwrite", "which --write allows"},
+		{"serve-files . --fsync", "which --write allows"},
+	} {
+		var o clitest.Output
+		if code := clitest.Run(t.Context(), strings.Fields(c.args), o.Streams()); code != cli.ExitUsage || !strings.Contains(o.Err.String(), c.says) {
+			t.Errorf("%s: exit code %d, %s", c.args, code, &o.Err)
+		}
+	}
+}
+
+func TestListText(t *testing.T) {
+	for _, c := range []struct {
+		e          share.Entry
+		mode, name string
+	}{
+		{share.Entry{Name: "a", Kind: share.KindFile, Mode: 0o644}, "-rw-r--r--", "a"},
+		{share.Entry{Name: "d", Kind: share.KindDirectory, Mode: 0o755}, "drwxr-xr-x", "d/"},
+		{share.Entry{Name: "l", Kind: share.KindSymlink, Mode: 0o777, Target: "a\nb"}, "lrwxrwxrwx", `l -> "a\nb"`},
+		{share.Entry{Name: "p", Kind: share.KindOther, Mode: 0o600}, "?rw-------", "p"},
+		{share.Entry{Name: " \u202egpj", Kind: "nonsense\x1b", Mode: 0o7777 | fs.ModeSetuid}, "-rwxrwxrwx", `" \u202egpj"`},
+	} {
+		if mode, name := modeText(c.e), nameText(c.e); mode != c.mode || name != c.name {
+			t.Errorf("%+v: %s %s", c.e, mode, name)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package share
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/netip"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/xfer"
+)
+
+// A list is one file of a pull: a line of JSON for each entry, in the order of the names. Later versions may add members.
+
+// Entry is an entry of a list.
+type Entry struct {
+	// Name is the last element of the path. Bytes that are not UTF-8 are replaced, and such an entry cannot be pulled. It is input of the peer:
+	// it may have any other characters.
+	Name    string      `json:"name"`
+	Kind    Kind        `json:"kind"`
+	Size    int64       `json:"size"` // of a file, in bytes
+	Mode    fs.FileMode `json:"mode"` // permission bits
+	ModTime time.Time   `json:"time"`
+	Target  string      `json:"target,omitempty"` // of a symbolic link
+}
+
+// Kind is the kind of an entry.
+type Kind string
+
+// The kinds.
+const (
+	KindFile      Kind = "file"
+	KindDirectory Kind = "directory"
+	KindSymlink   Kind = "symlink"
+	KindOther     Kind = "other" // a device, a socket or a named pipe, which cannot be pulled
+)
+
+// listName is the name of a list as a file.
+const listName = "list"
+
+// atOnce is the number of entries of a directory that are read at a time.
+const atOnce = 1024
+
+// list makes the list of a directory, or of the one file at p.
+func (d *Dir) list(ctx context.Context, peer netip.AddrPort, p string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
+	done, err := d.begin(ctx, peer)
+	if err != nil {
+		return src, nil, err
+	}
+	entries := []Entry{}
+	if info.IsDir() {
+		entries, err = d.entries(ctx, p)
+	} else {
+		entries = append(entries, d.entry(path.Dir(p), path.Base(p), info))
+	}
+	if err != nil {
+		done()
+		return src, nil, err
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	for _, e := range entries {
+		if err := enc.Encode(e); err != nil {
+			done()
+			return src, nil, err
+		}
+	}
+	return xfer.Source{Name: listName, Data: bytes.NewReader(b.Bytes()), Size: int64(b.Len())}, closing(func() error { done(); return nil }), nil
+}
+
+// entries returns the entries of a directory, in the order of their names.
+func (d *Dir) entries(ctx context.Context, p string) ([]Entry, error) {
+	f, err := d.root.Open(filepath.FromSlash(p))
+	if err != nil {
+		return nil, sourceFailure(p, err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	var list []Entry
+	for {
+		names, err := f.Readdirnames(atOnce)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if d.hidden(name) {
+				continue
+			}
+			if len(list) == d.opt.MaxList {
+				return nil, failf(xfer.CodeTooLarge, "%q has more than %d entries, the limit of this server for a list: pull the directory, or list one below it", p, d.opt.MaxList)
+			}
+			info, err := d.root.Lstat(filepath.Join(filepath.FromSlash(p), name))
+			if err != nil { // it has gone meanwhile
+				continue
+			}
+			list = append(list, d.entry(p, name, info))
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return nil, sourceFailure(p, err)
+			}
+			break
+		}
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// entry describes an entry of the directory p.
+func (d *Dir) entry(p, name string, info fs.FileInfo) Entry {
+	e := Entry{Name: name, Kind: KindOther, Mode: info.Mode().Perm(), ModTime: info.ModTime()}
+	if y := e.ModTime.Year(); y < 1 || y > 9999 { // which JSON has no form for
+		e.ModTime = time.Time{}
+	}
+	switch {
+	case info.Mode().IsRegular():
+		e.Kind, e.Size = KindFile, info.Size()
+	case info.IsDir():
+		e.Kind = KindDirectory
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.Kind = KindSymlink
+		e.Target, _ = d.root.Readlink(filepath.Join(filepath.FromSlash(p), name)) // it may have gone meanwhile
+	}
+	return e
+}
+
+// MaxListBytes is the size of the longest list that [List] takes, in bytes.
+const MaxListBytes = 64 << 20
+
+// List pulls the list of the directory at a path of the server, or of one file. p has the settings of the transfer; its Open is not used.
+func List(ctx context.Context, p xfer.Puller, dev *verbs.Device, addr netip.AddrPort, dir string) ([]Entry, error) {
+	var f memory
+	p.Open = func(_ string, _ xfer.Meta, size int64) (xfer.File, error) {
+		if size > MaxListBytes {
+			return nil, failf(xfer.CodeTooLarge, "the list has %d bytes; at most %d are taken", size, int64(MaxListBytes))
+		}
+		return &f, nil
+	}
+	if _, err := p.Pull(ctx, dev, addr, xfer.FileRequest{Op: xfer.RequestList, Path: dir}); err != nil {
+		return nil, err
+	}
+	return parseList(f.b)
+}
+
+// memory is a file in memory, of which the size was checked.
+type memory struct{ b []byte }
+
+func (f *memory) WriteAt(b []byte, offset int64) (int, error) {
+	if offset != int64(len(f.b)) {
+		return 0, failf(xfer.CodeProtocol, "the list goes on at offset %d; %d is due", offset, len(f.b))
+	}
+	f.b = append(f.b, b...)
+	return len(b), nil
+}
+func (f *memory) Commit() error  { return nil }
+func (f *memory) Discard() error { return nil }
+
+// parseList reads a list.
+func parseList(b []byte) (list []Entry, err error) {
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e Entry
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, failf(xfer.CodeProtocol, "line %d of the list is wrong: %w", len(list)+1, err)
+		}
+		if e.Name == "" || e.Size < 0 {
+			return nil, failf(xfer.CodeProtocol, "line %d of the list has no name, or a negative size", len(list)+1)
+		}
+		list = append(list, e)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, failf(xfer.CodeProtocol, "line %d of the list is wrong: %w", len(list)+1, err)
+	}
+	return list, nil
+}
