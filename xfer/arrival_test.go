@@ -23,7 +23,7 @@ func (r *eventLog) awaits() string { return "nothing" }
 func TestReceiveOfAnotherKindIsRefused(t *testing.T) {
 	dev := device(t, iwarp.Config{})
 	for _, bare := range []bool{false, true} {
-		l := must(newResources(dev, 1, bare))(t)
+		l := must(newResources(dev, 1, bare, false))(t)
 		m := &eventLog{}
 		s := &session{res: l, machine: m}
 		for _, wc := range []verbs.WC{
@@ -40,7 +40,7 @@ func TestReceiveOfAnotherKindIsRefused(t *testing.T) {
 			if ev.kind != evReceived || !errors.Is(ev.err, CodeProtocol) || ev.data != nil || ev.hasImm || ev.n != 0 {
 				t.Errorf("%+v becomes %+v", wc, ev)
 			}
-			for _, m := range []machine{&basicServer{}, newFastServer(agreement{buffers: 1}, verbs.RemoteAddr{}), &basicClient{}, newFastClient(agreement{buffers: 1}, "f")} {
+			for _, m := range []machine{&basicServer{}, newFastServer(agreement{buffers: 1}, verbs.RemoteAddr{}), &basicClient{}, newFastClient(agreement{buffers: 1}, "f", nil)} {
 				acts := m.step(ev, nil)
 				if last := acts[len(acts)-1]; last.kind != actFinish || !errors.Is(last.err, CodeProtocol) {
 					t.Errorf("%T takes %+v for %+v", m, ev, last)

@@ -82,13 +82,21 @@ func describeError(v errorMessage) []slog.Attr {
 func describeFast(m fastMessage) []slog.Attr {
 	switch m.kind {
 	case fastOpen:
-		return []slog.Attr{slog.String("name", string(m.tail))}
+		fields := []slog.Attr{slog.String("name", string(m.tail))}
+		if m.number|uint64(m.word) != 0 { // the bytes of the head, by which the receiver chooses; in a pull, of the file
+			fields = append(fields, slog.Uint64("bytes", m.number), slog.Uint64("wishes", uint64(m.word)))
+		}
+		return fields
 	case fastLayout:
 		return []slog.Attr{slog.Uint64("address", m.number), slog.Uint64("key", uint64(m.word)), slog.Uint64("buffer", uint64(m.length)), slog.Uint64("buffers", uint64(m.count))}
 	case fastChunk:
 		return []slog.Attr{slog.Uint64("index", m.number), slog.Uint64("length", uint64(m.length))}
 	case fastCredit:
 		return []slog.Attr{slog.Uint64("buffers", uint64(m.count))}
+	case fastWant:
+		return []slog.Attr{slog.Uint64("ranges", uint64(m.count)), slog.Bool("last", m.word&1 != 0)}
+	case fastNote:
+		return []slog.Attr{slog.Uint64("index", m.number), slog.Int("length", len(m.tail)), slog.Uint64("spared", uint64(m.word))}
 	case fastRequest:
 		return []slog.Attr{slog.String("operation", RequestOp(m.word).String()), slog.Uint64("piece", uint64(m.count)), slog.String("path", string(m.tail))}
 	case fastAttr:

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode"
@@ -30,7 +31,10 @@ type DirOptions struct {
 	Overwrite   bool // replace files of the same name; otherwise they are refused
 	Sync        bool // wait until file and directory are on the disk before the transfer succeeds
 	KeepPartial bool // keep the incomplete files of failed and of earlier transfers under their temporary names
-	IgnoreMeta  bool // do not apply the modes and times that senders give
+	// KeepFor is the time for which the incomplete file of a failed transfer stays, so that the transfer goes on with it if the sender tries again, and lets the receiver
+	// choose (Source.Choice); 0: it is removed at once. KeepPartial has no such time, and its files are not found again. It works on Linux and macOS.
+	KeepFor    time.Duration
+	IgnoreMeta bool // do not apply the modes and times that senders give
 	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such
 	// files of a home directory without being asked.
 	AllowDotFiles bool
@@ -57,19 +61,20 @@ type Dir struct {
 	// names that are being received
 	// +checklocks:mu
 	busy map[string]struct{}
+	// when stale files were removed
+	// +checklocks:mu
+	cleaned time.Time
 }
 
 // OpenDir opens the directory at path. On Linux and macOS, unless opt.KeepPartial is set, it removes the temporary files of killed
-// receivers: those that have not been written to for 24 hours and that no process has locked.
+// receivers: those that have not been written to for 24 hours, or for opt.KeepFor, and that no process has locked. Open does the same once an hour.
 func OpenDir(path string, opt DirOptions) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
 	d := &Dir{root: root, opt: opt, busy: make(map[string]struct{})}
-	if !opt.KeepPartial {
-		d.removeStale(time.Now())
-	}
+	d.clean(time.Now())
 	return d, nil
 }
 
@@ -116,7 +121,7 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 	}
 	defer func() { _ = f.Close() }() // nothing was written to it
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || now.Sub(info.ModTime()) < staleAfter || lockTemp(f) != nil {
+	if err != nil || !info.Mode().IsRegular() || now.Sub(info.ModTime()) < d.opt.maxAge() || lockTemp(f) != nil {
 		return
 	}
 	if at, err := d.root.Lstat(name); err == nil && os.SameFile(info, at) {
@@ -137,6 +142,7 @@ func (d *Dir) Open(name string, meta Meta, size int64) (File, error) {
 	if !d.opt.AllowDotFiles && strings.HasPrefix(name, ".") {
 		return nil, failf(CodeName, "%q begins with a dot, and this receiver takes no such names", name)
 	}
+	d.clean(time.Now())
 	if err := d.claim(name); err != nil {
 		return nil, err
 	}
@@ -190,12 +196,12 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 	if !d.opt.AllowExec {
 		meta.Mode &^= 0o111
 	}
-	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f, err := d.root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return nil, storageFailure("create", name, err)
 	}
-	_ = lockTemp(f) // without locks it is only not removed if this process is killed
-	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta, chmod: given}, nil
+	locked := lockTemp(f) == nil // without locks it is only not removed if this process is killed, and does not resume
+	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta, chmod: given, locked: locked}, nil
 }
 
 // dirFile is a file under its temporary name.
@@ -208,6 +214,10 @@ type dirFile struct {
 	closed     bool
 	lock       io.Closer // that of lockTemp, while the file is closed and has its temporary name; may be nil
 	unsynced   int64     // bytes written since the last sync
+	locked     bool
+	fresh      fs.FileMode   // the mode of a new file, if the temporary file has another one
+	r          *resuming     // nil: all bytes cross
+	work       atomic.Uint64 // blocks that were compared
 }
 
 // syncEvery bounds the bytes that a sync at the end has to write, and so the time for
@@ -229,6 +239,9 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 // case, which the error describes: the file has replaced another one, which cannot be
 // restored, and it may be lost if the system crashes.
 func (f *dirFile) Commit() error {
+	if f.r != nil && f.r.none { // the receiver's file is the sender's, and the temporary one is empty
+		return f.Discard()
+	}
 	err := f.finish()
 	if err == nil {
 		err = f.rename()
@@ -237,6 +250,7 @@ func (f *dirFile) Commit() error {
 	if err != nil {
 		return err
 	}
+	f.closeBasis()
 	if f.dir.opt.Sync {
 		err = f.dir.sync()
 	}
@@ -271,8 +285,12 @@ func (f *dirFile) undo(why error) error {
 // finish applies the metadata and closes the file: some file systems report a
 // full disk only then. It keeps the lock, because the sender's time may make the file look like one that was left long ago.
 func (f *dirFile) finish() error {
+	mode := f.fresh
 	if f.chmod {
-		if err := f.File.Chmod(f.meta.Mode.Perm()); err != nil {
+		mode = f.meta.Mode.Perm()
+	}
+	if f.chmod || f.fresh != 0 {
+		if err := f.File.Chmod(mode); err != nil {
 			return storageFailure("set the mode of", f.name, err)
 		}
 	}
@@ -356,13 +374,15 @@ func unsupported(err error) bool {
 // directory keeps partial files.
 func (f *dirFile) Discard() error {
 	var errs []error
+	f.closeBasis()
+	keeps := f.dir.opt.KeepPartial && !f.isUseless() || f.keepsPartial()
 	if !f.closed {
 		f.closed = true
 		errs = append(errs, f.File.Close())
 	}
 	if f.name != "" {
 		f.dir.release(f.name)
-		if !f.dir.opt.KeepPartial {
+		if !keeps {
 			errs = append(errs, f.dir.root.Remove(f.temp))
 		}
 		f.name = ""

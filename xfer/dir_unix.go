@@ -5,6 +5,7 @@ package xfer
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 
@@ -21,6 +22,15 @@ func lockTemp(f *os.File) error {
 	var lerr error
 	err = c.Control(func(fd uintptr) { lerr = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) })
 	return errors.Join(err, lerr)
+}
+
+// isLocked reports whether an error of lockTemp says that another process has the lock.
+func isLocked(err error) bool { return errors.Is(err, unix.EWOULDBLOCK) }
+
+// trusted reports whether a file belongs to this user, has one name, and no other user may write to it.
+func trusted(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid() && st.Nlink == 1 && info.Mode().Perm()&0o022 == 0
 }
 
 // keepLock returns a second descriptor of f, which keeps the lock of lockTemp while f is closed; nil: there is none, and the

@@ -17,12 +17,19 @@ type reader struct {
 	chunk   int
 	checked bool // compute checksums
 	beyond  [1]byte
+	sum     func() hash.Hash // of the ranges that the receiver has
+	scratch []byte
 }
 
 // do is the job of the client's worker.
 func (r *reader) do(a action) event {
 	ev := event{kind: evRead, slot: a.slot, n: a.n}
 	b := r.buf[a.slot*r.chunk:][:a.n]
+	if a.parts != nil {
+		ev.err = r.readParts(b, a.parts)
+		ev.crc = crc32c.Checksum(b)
+		return ev
+	}
 	if !r.checked {
 		ev.err = r.read(b, a.offset)
 		return ev
@@ -40,10 +47,54 @@ func (r *reader) do(a action) event {
 // enough that they are still in the processor's cache.
 const block = 256 << 10
 
+// readParts fills b with ranges of the source and with sums of others.
+func (r *reader) readParts(b []byte, parts []Range) error {
+	for _, p := range parts {
+		if !p.Sum {
+			if err := r.read(b[:p.Length], p.Offset); err != nil {
+				return err
+			}
+			b = b[p.Length:]
+			continue
+		}
+		sum, err := r.sumOf(p)
+		if err != nil {
+			return err
+		}
+		b = b[copy(b, sum):]
+	}
+	return nil
+}
+
+// sumOf returns the sum of a range.
+func (r *reader) sumOf(p Range) ([]byte, error) {
+	if r.scratch == nil {
+		r.scratch = make([]byte, block)
+	}
+	h, data := r.sum(), r.src.Data
+	if c := r.src.Choice; c != nil && c.SumData != nil {
+		data = c.SumData
+	}
+	for done := int64(0); done < p.Length; {
+		part := r.scratch[:min(p.Length-done, block)]
+		if err := r.readFrom(data, part, p.Offset+done); err != nil {
+			return nil, err
+		}
+		h.Write(part) // never fails (package hash)
+		done += int64(len(part))
+	}
+	return h.Sum(nil), nil
+}
+
 // read fills b from offset and, if that is the end of the file as it was
 // announced, looks whether it is still the end.
 func (r *reader) read(b []byte, offset int64) error {
-	if n, err := r.src.Data.ReadAt(b, offset); n < len(b) {
+	return r.readFrom(r.src.Data, b, offset)
+}
+
+// readFrom is read with the bytes of data.
+func (r *reader) readFrom(data io.ReaderAt, b []byte, offset int64) error {
+	if n, err := data.ReadAt(b, offset); n < len(b) {
 		if errors.Is(err, io.EOF) {
 			return failf(CodeChanged, "the file ends after %d bytes; it had %d when the transfer began", offset+int64(n), r.src.Size)
 		}
@@ -52,7 +103,7 @@ func (r *reader) read(b []byte, offset int64) error {
 	if offset+int64(len(b)) < r.src.Size {
 		return nil
 	}
-	if n, err := r.src.Data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
+	if n, err := data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
 		return failf(CodeChanged, "the file has grown beyond the %d bytes that it had when the transfer began", r.src.Size)
 	} else if err != nil && !errors.Is(err, io.EOF) {
 		return orOwn(err, failf(CodeSource, "cannot read at offset %d: %w", r.src.Size, err))
@@ -74,21 +125,45 @@ type storer struct {
 	file  File // nil before it is made and after it has its name
 	buf   []byte
 	chunk int
+
+	offer    *Offer  // nil: all bytes cross
+	chooser  Chooser // file, or everything; nil without an offer
+	requests []Range // that are not answered whole
+	answer   []byte  // the beginning of a sum
+	working  atomic.Pointer[Worker]
+}
+
+// steps returns how far the file's work is.
+func (s *storer) steps() uint64 {
+	if w := s.working.Load(); w != nil {
+		return (*w).Steps()
+	}
+	return 0
 }
 
 // do is the job of the server's worker.
 func (s *storer) do(a action) event {
 	switch a.kind {
 	case actOpen:
-		return event{kind: evOpened, err: s.open(string(a.msg))}
+		return event{kind: evOpened, err: s.open(&a)}
 	case actStore:
 		return event{kind: evStored, slot: a.slot, n: a.n, err: s.store(a)}
+	case actWant:
+		return s.want()
+	case actSpare:
+		for i := range mostRemovals {
+			if a.crc>>i&1 != 0 {
+				s.chooser.Spare(int(a.offset) + i)
+			}
+		}
+		return event{kind: evSpared}
 	default:
 		return event{kind: evCommitted, err: s.commit()}
 	}
 }
 
-func (s *storer) open(name string) error {
+func (s *storer) open(a *action) error {
+	name := string(a.msg)
 	f, err := s.make(name)
 	if err != nil {
 		return classed(CodeStorage, err)
@@ -97,6 +172,66 @@ func (s *storer) open(name string) error {
 		return failf(CodeStorage, "the receiver's Open made no file for %q", name)
 	}
 	s.file = f
+	if w, ok := f.(Worker); ok {
+		s.working.Store(&w)
+	}
+	if s.offer == nil {
+		return nil
+	}
+	s.offer.Head, s.offer.Wishes = a.offset, Wishes(a.crc)
+	c, ok := f.(Chooser)
+	if !ok {
+		c = &everything{File: f}
+	}
+	s.chooser = c
+	if err := c.Choose(*s.offer); err != nil {
+		return classed(CodeStorage, err)
+	}
+	return nil
+}
+
+// want asks the file for requests.
+func (s *storer) want() event {
+	w, err := s.chooser.Want()
+	if err != nil {
+		return event{kind: evWanted, err: classed(CodeStorage, err)}
+	}
+	for i := range w.Removals {
+		if !w.Removals[i].proper() {
+			return event{kind: evWanted, err: failf(CodeOther, "the receiver's file would remove %q at depth %d", w.Removals[i].Name, w.Removals[i].Depth)}
+		}
+	}
+	s.requests = append(s.requests, w.Ranges...)
+	return event{kind: evWanted, want: w}
+}
+
+// answered takes bytes that answer requests.
+func (s *storer) answered(b []byte) error {
+	for len(b) > 0 {
+		r := &s.requests[0]
+		if r.Sum {
+			n := min(SumLen-len(s.answer), len(b))
+			s.answer = append(s.answer, b[:n]...)
+			b = b[n:]
+			if len(s.answer) < SumLen {
+				return nil
+			}
+			if err := s.chooser.Sum(*r, [SumLen]byte(s.answer)); err != nil {
+				return classed(CodeStorage, err)
+			}
+			s.answer, s.requests = s.answer[:0], s.requests[1:]
+			continue
+		}
+		n := min(r.Length, int64(len(b)))
+		if err := s.write(b[:n], r.Offset); err != nil {
+			return err
+		}
+		b = b[n:]
+		r.Offset, r.Length = r.Offset+n, r.Length-n
+		if r.Length == 0 {
+			s.requests = s.requests[1:]
+		}
+	}
 	return nil
 }
 
@@ -108,13 +243,27 @@ func (s *storer) store(a action) error {
 	if a.n == 0 { // a stream that pauses
 		return nil
 	}
-	b := s.buf[a.slot*s.chunk:][:a.n]
-	n, err := s.file.WriteAt(b, a.offset)
+	b, offset := s.buf[a.slot*s.chunk:][:a.n], a.offset
+	if s.offer == nil {
+		return s.write(b, offset)
+	}
+	if n := min(s.offer.Head-offset, int64(len(b))); n > 0 {
+		if err := s.write(b[:n], offset); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return s.answered(b)
+}
+
+// write writes bytes at an offset of the source.
+func (s *storer) write(b []byte, offset int64) error {
+	n, err := s.file.WriteAt(b, offset)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", a.offset+int64(n), diskFailure(err)))
+		return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", offset+int64(n), diskFailure(err)))
 	}
 	return nil
 }

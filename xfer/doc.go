@@ -47,6 +47,12 @@
 // file and digest, because these read it one after another: the stored file then has bytes
 // that the sender wrote, but the digest does not match it.
 //
+// # The receiver chooses
+//
+// A sender lets the receiver choose the ranges that cross if the source has a [Choice]. The receiver's file, a [Chooser], asks for ranges of the source, or for
+// their sums, which it compares with the bytes that it has. So a [Dir] goes on with a transfer that was cut, for DirOptions.KeepFor, and takes no file
+// that it has already. Package xfer/tree does the same for directories. docs/filetransfer.md has the messages, docs/adr/0053 the reasons.
+//
 // # Agreement
 //
 // The sender sends its abilities and wishes in the private data of its connection request. The
@@ -80,5 +86,5 @@
 // # Limits
 //
 // One connection carries one file, or a directory that package xfer/tree has made one of.
-// The size must be known before, unless the source is a Stream. Transfers that were interrupted begin again.
+// The size must be known before, unless the source is a Stream.
 package xfer

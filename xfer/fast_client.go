@@ -14,6 +14,8 @@ import (
 //	wait for DONE        END is sent; DONE comes
 //	over
 //
+// If the receiver chooses, choose_client.go has more about streaming.
+//
 // While a chunk is read from the source, others cross the network and others are
 // hashed. A full buffer is written as soon as the window has a buffer of the
 // server's for it; a buffer is empty again when the device and the digest are
@@ -33,6 +35,7 @@ type fastClient struct {
 	passed  int64  // bytes that were sent
 	stored  int64  // bytes that the server has given buffers back for
 	sum     [SumLen]byte
+	choice  *chosen // nil: all bytes cross
 	out     outbox
 }
 
@@ -70,12 +73,21 @@ var fastClientAwaits = [...]string{
 
 func (s fastClientState) String() string { return fastClientAwaits[s] }
 
-func newFastClient(a agreement, name string) *fastClient {
-	return &fastClient{agreement: a, name: name, window: credit.NewSendWindow(a.buffers, int64(a.buffers)*int64(a.chunk)), buffers: make([]fastBuffer, a.buffers)}
+// newFastClient makes a client. If a says that the receiver chooses, ch is the choice.
+func newFastClient(a agreement, name string, ch *Choice) *fastClient {
+	c := &fastClient{agreement: a, name: name, window: credit.NewSendWindow(a.buffers, int64(a.buffers)*int64(a.chunk)), buffers: make([]fastBuffer, a.buffers)}
+	if a.chooses {
+		c.choice = newChosen(ch, a.size)
+		c.size = ch.Head
+	}
+	return c
 }
 
 func (c *fastClient) awaits() string {
 	if c.state == fastStreaming && c.reading == 0 {
+		if c.choice != nil && c.offset == c.size && !c.choice.last {
+			return "the server to choose"
+		}
 		return "the server to free a buffer"
 	}
 	return c.state.String()
@@ -85,7 +97,11 @@ func (c *fastClient) step(ev event, acts []action) []action {
 	c.out.reset()
 	switch ev.kind {
 	case evConnected:
-		return c.send(acts, fastMessage{kind: fastOpen, tail: []byte(c.name)}, none)
+		open := fastMessage{kind: fastOpen, tail: []byte(c.name)}
+		if c.choice != nil {
+			open.number, open.word = uint64(c.choice.Head), uint32(c.choice.Wishes)
+		}
+		return c.send(acts, open, none)
 	case evReceived:
 		return c.receive(ev, acts)
 	case evRead:
@@ -125,6 +141,10 @@ func (c *fastClient) receive(ev event, acts []action) []action {
 		return c.credit(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	case m.kind == fastDone && c.state == fastAwaitsDone:
 		return c.done(m, acts)
+	case m.kind == fastWant && c.state == fastStreaming && c.choice != nil:
+		return c.want(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastNote && c.choice != nil:
+		return c.note(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	}
 	return c.abort(acts, failf(CodeProtocol, "the server sent %s while the client waited for %s", fastNames[m.kind], c.awaits()))
 }
@@ -157,7 +177,7 @@ func (c *fastClient) start(m fastMessage, acts []action) []action {
 	}
 	c.remote = verbs.RemoteAddr{Addr: m.number, RKey: m.word}
 	c.state = fastStreaming
-	if c.size == 0 { // read all the same, to see that it is empty
+	if c.size == 0 && c.choice == nil { // read all the same, to see that it is empty
 		c.reading++
 		c.buffers[0].state = bufferReading
 		return append(acts, action{kind: actRead})
@@ -181,10 +201,21 @@ func (c *fastClient) fill(acts []action) []action {
 		}
 		b.state = bufferReading
 		b.n = int(min(c.size-c.offset, int64(c.chunk)))
-		acts = append(acts, action{kind: actRead, slot: slot, offset: c.offset, n: b.n})
+		read := action{kind: actRead, slot: slot, offset: c.offset}
+		if c.choice != nil && c.offset >= c.choice.Head {
+			b.n = c.choice.next(&read, c.chunk)
+			c.choice.passed(c.offset + int64(b.n))
+		} else if c.choice != nil { // the head ends with a chunk
+			b.n = int(min(c.choice.Head-c.offset, int64(c.chunk)))
+		}
+		read.n = b.n
+		acts = append(acts, read)
 		c.offset += int64(b.n)
 		c.reads++
 		c.reading++
+	}
+	if c.choice != nil {
+		return c.look(acts)
 	}
 	return acts
 }
@@ -201,7 +232,9 @@ func (c *fastClient) filled(ev event, acts []action) []action {
 	}
 	b := &c.buffers[ev.slot]
 	if ev.n == 0 {
-		b.state = bufferEmpty
+		if c.choice == nil {
+			b.state = bufferEmpty
+		}
 		return c.wrapUp(acts)
 	}
 	b.state, b.crc = bufferFull, ev.crc
@@ -250,7 +283,7 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 
 // wrapUp goes on to the end when all chunks are sent and hashed.
 func (c *fastClient) wrapUp(acts []action) []action {
-	if c.state != fastStreaming || c.size < 0 || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
+	if c.state != fastStreaming || c.choice != nil && !c.choice.looked || c.size < 0 || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
 		return acts
 	}
 	c.state = fastSumming

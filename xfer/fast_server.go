@@ -28,6 +28,8 @@ type fastServer struct {
 
 	state    fastServerState
 	window   credit.ReceiveWindow
+	limit    int64        // bytes that cross, as far as this is known
+	choice   *choosing    // nil: all bytes cross
 	held     []heldBuffer // at the slots of the window
 	arrived  int64        // bytes announced
 	ending   bool         // END has come
@@ -71,8 +73,12 @@ var fastServerAwaits = [...]string{
 func (s fastServerState) String() string { return fastServerAwaits[s] }
 
 func newFastServer(a agreement, region verbs.RemoteAddr) *fastServer {
-	return &fastServer{agreement: a, region: region, window: credit.NewReceiveWindow(a.buffers, int64(a.buffers)*int64(a.chunk)),
-		held: make([]heldBuffer, a.buffers)}
+	s := &fastServer{agreement: a, region: region, window: credit.NewReceiveWindow(a.buffers, int64(a.buffers)*int64(a.chunk)),
+		held: make([]heldBuffer, a.buffers), limit: a.size}
+	if a.chooses {
+		s.choice = &choosing{}
+	}
+	return s
 }
 
 func (s *fastServer) awaits() string {
@@ -85,6 +91,12 @@ func (s *fastServer) awaits() string {
 func (s *fastServer) step(ev event, acts []action) []action {
 	s.out.reset()
 	switch {
+	case s.state == fastCommitting && ev.kind == evWorking:
+		return s.working(acts)
+	case s.state >= fastCommitting && ev.kind == evSpared, s.state == fastServerDone && ev.kind == evWorking:
+		return acts
+	case s.state == fastCommitting && s.answersNote(ev):
+		return s.receive(ev, acts)
 	case s.state == fastCommitting && ev.kind != evCommitted:
 		s.late = true // the event stops the transfer, but the result of the commit decides
 		return acts
@@ -100,7 +112,20 @@ func (s *fastServer) step(ev event, acts []action) []action {
 		if ev.err != nil {
 			return s.refuse(acts, ev.err)
 		}
+		if s.choice != nil {
+			s.choice.stored += int64(ev.n)
+			if acts = s.choose(acts); s.state == fastServerOver {
+				return acts
+			}
+		}
 		return s.bufferRead(ev.slot, pendingFile, acts)
+	case evWanted:
+		return s.wanted(ev, acts)
+	case evSpared:
+		s.choice.sparing--
+		return s.choose(acts)
+	case evWorking:
+		return s.working(acts)
 	case evHashed:
 		return s.bufferRead(ev.slot, pendingDigest, acts)
 	case evSummed:
@@ -132,6 +157,8 @@ func (s *fastServer) receive(ev event, acts []action) []action {
 		return s.chunkArrived(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	case m.kind == fastEnd && s.state == fastReceiving && !s.ending:
 		return s.endArrived(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastNote && s.choice != nil:
+		return s.noteAnswered(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	}
 	return s.refuse(acts, failf(CodeProtocol, "the client sent %s while the server waited for %s", fastNames[m.kind], s.awaits()))
 }
@@ -142,7 +169,16 @@ func (s *fastServer) open(m fastMessage, acts []action) []action {
 		return s.refuse(acts, err)
 	}
 	s.state = fastOpening
-	return append(acts, action{kind: actOpen, msg: s.out.sent(append(s.out.room(), m.tail...))})
+	open := action{kind: actOpen, msg: s.out.sent(append(s.out.room(), m.tail...))}
+	if s.choice != nil {
+		if m.number > uint64(s.size) {
+			return s.refuse(acts, failf(CodeProtocol, "the head of the file is said to have %d bytes, and the file %d", m.number, s.size))
+		}
+		s.limit = int64(m.number)
+		s.choice.head, s.choice.wishes, s.choice.ends = s.limit, Wishes(m.word), ranges{s.limit, s.limit}
+		open.offset, open.crc = s.limit, m.word
+	}
+	return append(acts, open)
 }
 
 // opened lets the client write.
@@ -151,21 +187,25 @@ func (s *fastServer) opened(err error, acts []action) []action {
 		return s.refuse(acts, err)
 	}
 	s.state = fastReceiving
-	return s.send(acts, fastMessage{kind: fastLayout, length: uint32(s.chunk), number: s.region.Addr, word: s.region.RKey, count: uint32(s.buffers)})
+	acts = s.send(acts, fastMessage{kind: fastLayout, length: uint32(s.chunk), number: s.region.Addr, word: s.region.RKey, count: uint32(s.buffers)})
+	return s.choose(acts)
 }
 
 // chunkArrived starts to store and hash a chunk. Only the last one may be short, so its
 // index gives its place in the file.
 func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
-	want := min(int64(s.chunk), s.size-s.arrived)
-	if s.stream { // each chunk may be short, or empty
+	want := min(int64(s.chunk), s.limit-s.arrived)
+	switch {
+	case s.stream: // each chunk may be short, or empty
 		want = min(int64(s.chunk), int64(m.length))
+	case s.choice != nil && m.length > 0: // the client may not have had the last WANT when it sent the chunk
+		want = min(want, int64(m.length))
 	}
 	if err := s.window.Receive(m.number, int(want)); err != nil {
 		return s.refuse(acts, failf(CodeProtocol, "chunk: %w", err))
 	}
 	if want == 0 && !s.stream {
-		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.size))
+		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.limit))
 	}
 	if int64(m.length) != want {
 		return s.refuse(acts, failf(CodeProtocol, "chunk %d has %d bytes; %d are due", m.number, m.length, want))
@@ -179,6 +219,10 @@ func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
 		acts = append(acts, action{kind: actHash, slot: slot, n: n})
 	}
 	s.arrived += int64(n)
+	if s.choice != nil {
+		s.choice.arrivedWanted(s.arrived)
+		return s.choose(acts)
+	}
 	return acts
 }
 
@@ -207,13 +251,16 @@ const creditShare = 2
 
 // endArrived processes the client's message that all is sent.
 func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
+	if s.choice != nil && !s.choice.last {
+		return s.refuse(acts, failf(CodeProtocol, "the client sent END while the server had not chosen all that it needs"))
+	}
 	if s.stream {
 		if err := s.endStream(m); err != nil {
 			return s.refuse(acts, err)
 		}
 	}
-	if m.number != uint64(s.size) || s.arrived != s.size {
-		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.size))
+	if m.number != uint64(s.limit) || s.arrived != s.limit {
+		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.limit))
 	}
 	if s.digest != NoDigest && len(m.tail) != len(s.claimed) {
 		return s.refuse(acts, failf(CodeProtocol, "the digest has %d bytes", len(m.tail)))
@@ -254,11 +301,20 @@ func (s *fastServer) committed(err error, acts []action) []action {
 		return s.refuse(acts, err)
 	}
 	s.state = fastServerDone
-	acts = s.send(acts, totalMessage(fastDone, s.size, s.digest, &s.sum))
+	acts = s.send(acts, totalMessage(fastDone, s.limit, s.digest, &s.sum))
 	if s.late {
 		return s.end(acts, nil)
 	}
 	return acts
+}
+
+// answersNote reports whether an event is the client's answer to a NOTE, which is no reason to end a transfer.
+func (s *fastServer) answersNote(ev event) bool {
+	if s.choice == nil || ev.kind != evReceived || ev.err != nil {
+		return false
+	}
+	m, n := parseFast(ev.data)
+	return n > 0 && m.kind == fastNote && s.choice.isAnswer(m)
 }
 
 func (s *fastServer) send(acts []action, m fastMessage) []action {

@@ -15,8 +15,7 @@ import (
 //	 0  "cnxf"                    0  "cnxf"                   0  "cnxf"
 //	 4  version, 1                4  version, 1               4  version, 1
 //	 5  offered protocols, bits   5  protocol                 5  0
-//	 6  bit 0: write-immediate    6  1: write-immediate       6  error message
-//	    bit 1: no transfer
+//	 6  abilities, bits           6  form, bits               6  error message
 //	 7  digest                    7  digest
 //	 8  chunk, uint32             8  chunk, uint32
 //	12  buffers, uint16          12  buffers, uint16
@@ -27,7 +26,8 @@ import (
 //	36  length of the name
 //	40  name of the digest
 //
-// The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
+// Bit 0 of the abilities is write with immediate data, bit 1 is set for no transfer; bit 2 says that the receiver may choose the ranges that cross (ADR 0053). Bit 0 of the form is set for chunks with immediate data, bit 2
+// if the receiver chooses. The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
 // and is not looked at. A receiver without this form refuses the number 2.
 //
 // A request for no transfer, which Ping makes, offers no protocol, so that every receiver refuses it.
@@ -43,8 +43,9 @@ const (
 	offerStream = 1 << 2 // the fast protocol for a file of unknown length; no other bit is set then, and the size is 0
 	offerPull   = 1 << 3 // the fast protocol the other way round (pull.go); no other bit is set then, and the size is 0
 
-	capImm  = 1 << 0
-	capPing = 1 << 1
+	capImm    = 1 << 0
+	capPing   = 1 << 1
+	capChoice = 1 << 2
 
 	knowsMode = 1 << 0
 	knowsTime = 1 << 1
@@ -61,6 +62,7 @@ type hello struct {
 	pull        bool // the requesting side receives; in the same way
 	imm         bool // it can write with immediate data
 	ping        bool // it asks for no transfer
+	choice      bool // the receiver may choose the ranges that cross, by the fast protocol
 	digest      Digest
 	chunk       uint32 // bytes per buffer; 0: the receiver chooses
 	buffers     uint16 // 0: the receiver chooses
@@ -72,6 +74,7 @@ type hello struct {
 type answer struct {
 	protocol Protocol
 	imm      bool // basic: chunks are announced by immediate data
+	choice   bool // the receiver chooses the ranges that cross
 	digest   Digest
 	chunk    uint32
 	buffers  uint16
@@ -97,6 +100,9 @@ func appendHello(b []byte, h hello) []byte {
 	}
 	if h.ping {
 		caps |= capPing
+	}
+	if h.choice {
+		caps |= capChoice
 	}
 	b = append(b, helloMagic...)
 	kind, name := digestFields(h.digest)
@@ -183,7 +189,7 @@ func parseHello(b []byte) (hello, error) {
 		return hello{}, failf(CodeProtocol, "the request's private data has version %d", b[4])
 	}
 	h := hello{
-		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&capImm != 0, ping: b[6]&capPing != 0,
+		basic: b[5]&offerBasic != 0, fast: b[5]&offerFast != 0, imm: b[6]&capImm != 0, ping: b[6]&capPing != 0, choice: b[6]&capChoice != 0,
 		stream: b[5]&offerStream != 0, pull: b[5]&offerPull != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
@@ -204,7 +210,10 @@ func parseHello(b []byte) (hello, error) {
 func appendAnswer(b []byte, a answer) []byte {
 	var form byte
 	if a.imm {
-		form = 1
+		form = capImm
+	}
+	if a.choice {
+		form |= capChoice
 	}
 	b = append(b, helloMagic...)
 	kind, name := digestFields(a.digest)
@@ -221,7 +230,7 @@ func parseAnswer(b []byte) (answer, error) {
 		return answer{}, failf(CodeProtocol, "the answer's private data has %d bytes, %d are needed", len(b), answerLen)
 	}
 	a := answer{
-		protocol: Protocol(b[5]), imm: b[6]&1 != 0,
+		protocol: Protocol(b[5]), imm: b[6]&capImm != 0, choice: b[6]&capChoice != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
 	}

@@ -28,6 +28,8 @@ const (
 	// openTimeout bounds the time from a request to the name of its file, if Timeout does not: a sender that sends
 	// nothing must not keep a place for long.
 	openTimeout = 5 * time.Second
+	// workingEvery is the time between two looks at the work of a file, and so between two messages about it.
+	workingEvery = 500 * time.Millisecond
 	// disconnectLimit bounds the end of a connection after the result of its transfer.
 	disconnectLimit = 2 * time.Second
 )

@@ -28,6 +28,9 @@ const (
 	evSummed                         // the digest is complete: sum
 	evOpened                         // the file was made: err
 	evCommitted                      // the file has its name: err
+	evWanted                         // the file has made requests: want, err
+	evSpared                         // the file knows about removals that may not happen
+	evWorking                        // the file works
 	evEnded                          // the connection is over: err
 	evStopped                        // this side gives up: err
 )
@@ -43,6 +46,7 @@ type event struct {
 	crc    uint32 // CRC32C of the buffer
 	end    bool   // evRead: it was the last of a stream
 	sum    [SumLen]byte
+	want   Wanted
 	err    error
 }
 
@@ -53,12 +57,15 @@ const (
 	actReceive actionKind = 1 + iota // post the receive again: slot
 	actSend                          // send a message: msg; slot, if it announces a write, else none
 	actWrite                         // write a buffer to remote: slot, n, imm if hasImm; msg is copied there before
-	actRead                          // read the source into a buffer: slot, offset, n
+	actRead                          // read the source into a buffer: slot, offset, n; or instead of offset, parts
 	actHash                          // add a buffer to the digest: slot, n
 	actSum                           // finish the digest
-	actOpen                          // make the file: name
+	actOpen                          // make the file: msg, its name; if it chooses, offset, the length of the head, and crc, the wishes
 	actStore                         // write a buffer to the file: slot, offset, n, crc if checked
 	actCommit                        // give the file its name
+	actWant                          // ask the file for requests
+	actSpare                         // let the file know which removals may not happen: offset, the first one; crc, bits
+	actKeep                          // report to the observer that the receiver has offset bytes already; checked: 0, and no sums crossed
 	actAdvance                       // report n stored bytes to the observer
 	actFinish                        // the end: err
 )
@@ -79,6 +86,7 @@ type action struct {
 	imm     uint32
 	crc     uint32
 	checked bool
+	parts   []Range
 	err     error
 }
 

@@ -65,7 +65,7 @@ func (b *bench) make(d *datadriven.TestData, a agreement) {
 		b.buf = make([]byte, a.chunk)
 		b.m = &basicServer{agreement: a, buf: b.buf, region: region}
 	case "fast-client":
-		b.m = newFastClient(a, "test-file")
+		b.m = newFastClient(a, "test-file", nil)
 	case "fast-server":
 		b.m = newFastServer(a, region)
 	}
@@ -188,6 +188,12 @@ func describe(a action) string {
 		return fmt.Sprintf("store %d bytes of buffer %d at %d, crc %d", a.n, a.slot, a.offset, a.crc)
 	case actCommit:
 		return "commit"
+	case actWant:
+		return "want"
+	case actSpare:
+		return fmt.Sprintf("spare %#b from %d", a.crc, a.offset)
+	case actKeep:
+		return fmt.Sprintf("keep %d", a.offset)
 	case actAdvance:
 		return fmt.Sprintf("advance %d", a.n)
 	case actFinish:
@@ -224,7 +230,7 @@ func TestMachinesSurviveAnyEvent(t *testing.T) {
 		"basic server": func() machine {
 			return &basicServer{agreement: agreement{chunk: 4096, size: 4097, negotiated: true, buffers: 1}, buf: append([]byte("f\x00"), make([]byte, 4094)...)}
 		},
-		"fast client": func() machine { return newFastClient(agreement{chunk: 4096, size: 4097, buffers: 2}, "f") },
+		"fast client": func() machine { return newFastClient(agreement{chunk: 4096, size: 4097, buffers: 2}, "f", nil) },
 		"fast server": func() machine {
 			return newFastServer(agreement{chunk: 4096, size: 4097, buffers: 2}, verbs.RemoteAddr{})
 		},

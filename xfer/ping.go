@@ -43,7 +43,7 @@ func (d *delivery) ping(ctx context.Context) (err error) {
 	if d.attr.MaxPrivateData < helloLen {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data, and %d are needed", d.attr.Name, d.attr.MaxPrivateData, helloLen)
 	}
-	l, err := newResources(d.dev, 1, false)
+	l, err := newResources(d.dev, 1, false, false)
 	if err != nil {
 		return err
 	}

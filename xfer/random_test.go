@@ -40,7 +40,7 @@ func newSimulation(t *rapid.T, a agreement) *simulation {
 		client.receives, server.receives = 1, 1
 	} else {
 		a.buffers = rapid.IntRange(1, 6).Draw(t, "buffers")
-		client.machine, server.machine = newFastClient(a, "f"), newFastServer(a, verbs.RemoteAddr{RKey: 1})
+		client.machine, server.machine = newFastClient(a, "f", nil), newFastServer(a, verbs.RemoteAddr{RKey: 1})
 		client.receives, server.receives = receiveSlots(a.buffers), receiveSlots(a.buffers)
 	}
 	s.agreement, s.posted = a, make([]int64, max(a.buffers, basicBuffers))

@@ -59,6 +59,8 @@ type Receiver struct {
 	// [MaxName] bytes without NUL and is otherwise unchecked input of the peer. The size is -1 if the sender has not sent it.
 	// [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
+	// OpenFrom is Open with the address of the sender. It is used in the place of Open if it is not nil.
+	OpenFrom func(from netip.AddrPort, name string, meta Meta, size int64) (File, error)
 
 	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
@@ -172,6 +174,14 @@ func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, e
 	return Result{}, err
 }
 
+// open makes the file that a sender announces.
+func (r *Receiver) open(from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+	if r.OpenFrom != nil {
+		return r.OpenFrom(from, name, meta, size)
+	}
+	return r.Open(name, meta, size)
+}
+
 // hostOf returns the host that a request is counted for.
 func hostOf(req *verbs.ConnRequest) hostquota.Host {
 	if a := req.RemoteAddr().Addr(); a.IsValid() {
@@ -213,7 +223,7 @@ type host struct {
 
 // newHost prepares to serve so many transfers at once.
 func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
-	if r.Open == nil {
+	if r.Open == nil && r.OpenFrom == nil {
 		return nil, &Error{Op: "receive", Code: CodeOther, Err: errors.New("Receiver.Open is nil; it says where files go")}
 	}
 	if r.Timeout < 0 {

@@ -39,10 +39,16 @@ type resources struct {
 func receiveSlots(buffers int) int { return buffers + 4 }
 func sendSlots(buffers int) int    { return 2*buffers + 8 }
 
+// choiceSlots is the number of further slots in each direction if the receiver may choose: for WANT, NOTE, and a NOTE that says that the file works.
+const choiceSlots = 2*mostUnderWay + 1
+
 // newResources makes all but the data buffers and the connection.
-func newResources(dev *verbs.Device, buffers int, bare bool) (*resources, error) {
+func newResources(dev *verbs.Device, buffers int, bare, chooses bool) (*resources, error) {
 	r := &resources{receives: receiveSlots(buffers), bare: bare}
 	sends := sendSlots(buffers)
+	if chooses {
+		r.receives, sends = r.receives+choiceSlots, sends+choiceSlots
+	}
 	if err := r.create(dev, sends); err != nil {
 		return nil, errors.Join(err, r.close())
 	}

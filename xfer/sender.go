@@ -100,7 +100,7 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if (d.src.Stream != nil || d.pull != nil) && d.attr.MaxPrivateData < helloLen {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request for a stream, or to receive, has %d", d.attr.Name, d.attr.MaxPrivateData, helloLen)
 	}
-	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false)
+	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false, d.src.Choice != nil && d.Protocol != Basic)
 	if err != nil {
 		return err
 	}
@@ -115,6 +115,9 @@ func (d *delivery) check() error {
 	}
 	if d.src.Size < 0 && d.src.Stream == nil {
 		return failf(CodeSource, "the source's size is %d", d.src.Size)
+	}
+	if c := d.src.Choice; c != nil && (c.Head < 0 || c.Head > d.src.Size) {
+		return failf(CodeSource, "the head of the source is said to have %d bytes, and the source %d", c.Head, d.src.Size)
 	}
 	if d.Protocol > Fast {
 		return failf(CodeUnsupported, "%v does not exist", d.Protocol)
@@ -146,6 +149,9 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		return err
 	}
 	agreed, err := d.agree(l.conn.PrivateData())
+	if c := d.src.Choice; err == nil && c != nil && c.Must && !agreed.chooses {
+		err = failf(CodeUnsupported, "the receiver takes whole files and trees only; it cannot ask for parts")
+	}
 	if err == nil {
 		err = l.allocate(localBuffers(&agreed), agreed.chunk, d.access())
 	}
@@ -182,7 +188,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 // readWith returns the job of the worker that reads the source, and the function that ends a read that waits.
 func (d *delivery) readWith(ctx context.Context, l *resources, a *agreement) (do func(action) event, stop func()) {
 	if d.src.Stream == nil {
-		r := &reader{src: d.src, buf: l.data.Bytes(), chunk: a.chunk, checked: a.protocol == Fast}
+		r := &reader{src: d.src, buf: l.data.Bytes(), chunk: a.chunk, checked: a.protocol == Fast, sum: d.Hashes.sumHash(a.digest)}
 		return r.do, func() {}
 	}
 	r := &streamReader{pump: startPump(d.src.Stream), buf: l.data.Bytes(), chunk: a.chunk, pulse: min(pulse, d.timeout/watchdogChecks)}
@@ -270,7 +276,8 @@ func (d *delivery) hello() []byte {
 	stream, pull := d.src.Stream != nil, d.pull != nil
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast && !d.digest.named() && !stream && !pull, fast: d.Protocol != Basic && !stream && !pull, stream: stream, pull: pull, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
-		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
+		choice: d.src.Choice != nil && d.Protocol != Basic,
+		chunk:  uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
 	})
 }
 
@@ -303,7 +310,7 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 	if err != nil {
 		return a, err
 	}
-	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, digest: ans.digest,
+	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, chooses: ans.choice, digest: ans.digest,
 		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta, stream: d.src.Stream != nil}
 	if a.protocol == Basic { // chunks of the basic protocol may be shorter than the buffer, if this side's device sends shorter messages only
 		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
@@ -320,6 +327,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 	switch {
 	case d.Protocol != Auto && a.protocol != d.Protocol, a.stream && a.protocol != Fast, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
+	case a.chooses && (d.src.Choice == nil || a.protocol != Fast):
+		return failf(CodeProtocol, "the receiver says that it chooses the ranges that cross, which this sender has not offered")
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
 	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):
@@ -330,7 +339,7 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 
 func (d *delivery) machine(a agreement) machine {
 	if a.protocol == Fast {
-		return newFastClient(a, d.src.Name)
+		return newFastClient(a, d.src.Name, d.src.Choice)
 	}
 	return &basicClient{agreement: a, name: d.src.Name}
 }

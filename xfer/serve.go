@@ -101,6 +101,7 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 		return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the basic protocol, which the sender offers, has none", h.Digest)
 	case fast:
 		a.protocol, why = Fast, "both sides have it"
+		a.chooses = hi.choice && !hi.stream && !hi.pull // because neither has ranges to choose from when the request comes
 		a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
 		chunk = or(chunk, defaultChunk)
 	case basic:
@@ -139,7 +140,7 @@ func (a *agreement) fit() {
 
 // prepare makes the objects of a transfer with its buffers: step 3 without the receives.
 func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
-	l, err := newResources(h.dev, a.buffers, a.protocol == Basic && a.imm)
+	l, err := newResources(h.dev, a.buffers, a.protocol == Basic && a.imm, a.chooses)
 	if err != nil {
 		return nil, verbs.RemoteAddr{}, err
 	}
@@ -162,10 +163,16 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			if err := p.named(); err != nil {
 				return nil, err
 			}
-			return blocking.keep(h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) }))
+			return blocking.keep(h.first.open(req, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) }))
 		}}
+	if a.chooses {
+		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
+	}
 	s := newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
 	s.timeout, s.opening = h.timeout, openTimeout
+	if a.protocol == Fast {
+		s.steps = store.steps
+	}
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}
@@ -199,7 +206,7 @@ func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) 
 	}
 	var private []byte
 	if s.agreed.negotiated {
-		private = appendAnswer(nil, answer{protocol: s.agreed.protocol, imm: s.agreed.imm, digest: s.agreed.digest,
+		private = appendAnswer(nil, answer{protocol: s.agreed.protocol, imm: s.agreed.imm, choice: s.agreed.chooses, digest: s.agreed.digest,
 			chunk: uint32(s.agreed.chunk), buffers: uint16(s.agreed.buffers)})
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(h.timeout, openTimeout))

@@ -21,6 +21,7 @@ type session struct {
 	opening  time.Duration // for the peer to name its file; 0: no limit but timeout
 	progress Progress      // nil: none; called under mu
 	trace    Tracer        // nil: none; called under mu
+	steps    func() uint64 // the work of the file (Worker); nil: not known
 
 	disk   *worker
 	digest *worker       // nil: no digest; disk, if solo
@@ -35,6 +36,8 @@ type session struct {
 	// The following fields are used by run only.
 	tick *time.Ticker
 	open <-chan time.Time // when the peer must have named its file; nil: no limit
+	beat <-chan time.Time // when steps is looked at; nil: never
+	done uint64           // steps then
 	idle int              // number of times in a row that the watchdog has found no event
 	over bool             // the machine has an event that ends the transfer; only a worker can still delay the end
 
@@ -60,6 +63,12 @@ type session struct {
 	// the peer has named its file
 	// +checklocks:mu
 	named bool
+	// the receiver has chosen all that crosses
+	// +checklocks:mu
+	chosen bool
+	// and these are not the bytes of the file
+	// +checklocks:mu
+	partial bool
 	// the observer's Start was called
 	// +checklocks:mu
 	started bool
@@ -72,7 +81,7 @@ const watchdogChecks = 4
 
 // newSession prepares a session. disk does the work of the disk, and hashes have the digest of a.
 func newSession(l *resources, m machine, a agreement, hashes Hashes, disk func(action) event) *session {
-	depth := 2*a.buffers + 4
+	depth := 2*a.buffers + 4 + 2*mostUnderWay // with a job that asks for requests, and the removals that may not happen
 	s := &session{res: l, machine: m, agreed: a, wake: make(chan struct{}, 1), solo: a.solo}
 	s.disk = newWorker(depth, disk, s.step)
 	if a.protocol == Fast && a.digest != NoDigest {
@@ -98,6 +107,11 @@ func (s *session) run(ctx context.Context) (Result, error) {
 		limit := time.NewTimer(s.opening)
 		defer limit.Stop()
 		s.open = limit.C
+	}
+	if s.steps != nil {
+		beats := time.NewTicker(min(workingEvery, max(s.timeout/watchdogChecks, time.Millisecond)))
+		defer beats.Stop()
+		s.beat = beats.C
 	}
 	s.note(Step{Op: OpConnect, Slot: none})
 	s.step(event{kind: evConnected})
@@ -144,6 +158,8 @@ func (s *session) park(ctx context.Context) {
 		s.watch(ctx)
 	case <-s.open:
 		s.watchOpening(ctx)
+	case <-s.beat:
+		s.watchWork(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	}
@@ -157,6 +173,8 @@ func (s *session) look(ctx context.Context) {
 		s.watch(ctx)
 	case <-s.open:
 		s.watchOpening(ctx)
+	case <-s.beat:
+		s.watchWork(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	default:
@@ -174,6 +192,27 @@ func (s *session) watch(ctx context.Context) {
 	if s.idle >= watchdogChecks {
 		s.stop(ctx, failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
 	}
+}
+
+// watchWork lets the machine know that the file is at work, if it is. This counts as progress of this side.
+func (s *session) watchWork(ctx context.Context) {
+	if n := s.steps(); n != s.done {
+		s.done = n
+		s.step(event{kind: evWorking})
+		s.pollSolo(ctx)
+	}
+}
+
+// pollSolo processes completions while the solo goroutine works for long.
+//
+// +checklocksignore: it does not know TryLock.
+func (s *session) pollSolo(ctx context.Context) {
+	if !s.solo || !s.polls.TryLock() {
+		return
+	}
+	defer s.polls.Unlock()
+	n, err := s.res.cq.Poll(s.wcs[:])
+	s.processLocked(ctx, n, err)
 }
 
 // watchOpening gives up a peer that has not named its file.

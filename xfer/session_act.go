@@ -127,7 +127,11 @@ func (s *session) actLocked(a *action) error {
 		}
 		return s.postLocked(a)
 	case actAdvance:
-		s.advanceLocked(a.n)
+		s.advanceLocked(int64(a.n))
+		return nil
+	case actKeep:
+		s.result.Kept, s.chosen, s.partial = a.offset, true, !a.checked
+		s.advanceLocked(a.offset)
 		return nil
 	default: // in turn, below
 	}
@@ -135,6 +139,12 @@ func (s *session) actLocked(a *action) error {
 	switch a.kind {
 	case actFinish: // with its own reason, even if the last message cannot be posted
 		s.finished, s.failure = true, a.err
+		if a.err == nil && s.chosen {
+			s.result.Size = s.agreed.size // without the sums that crossed
+		}
+		if s.partial {
+			s.result.Sum = [SumLen]byte{} // because it is that of the bytes that crossed, and not of the file
+		}
 		s.note(Step{Op: OpFinish, Slot: none})
 	case actHash, actSum:
 		s.digest.jobs <- *a
@@ -170,7 +180,9 @@ func (s *session) diskLocked(a *action) {
 	if a.kind == actOpen {
 		s.named = true
 		s.result.Name = string(a.msg)
-		s.disk.jobs <- action{kind: actOpen, msg: []byte(s.result.Name)}
+		open := *a
+		open.msg = []byte(s.result.Name) // because that of a is valid during the step only
+		s.disk.jobs <- open
 		return
 	}
 	if a.n > 0 {
@@ -222,10 +234,10 @@ func (s *session) receive(slot int) error {
 }
 
 // +checklocks:s.mu
-func (s *session) advanceLocked(n int) {
-	s.result.Size += int64(n)
+func (s *session) advanceLocked(n int64) {
+	s.result.Size += n
 	if s.started && n > 0 {
-		s.progress.Advance(int64(n))
+		s.progress.Advance(n)
 	}
 }
 

@@ -194,7 +194,7 @@ func (s *fastServer) endStream(m fastMessage) error {
 	if m.number != uint64(s.arrived) {
 		return failf(CodeProtocol, "the client says that its stream has %d bytes, and %d came", m.number, s.arrived)
 	}
-	s.size = s.arrived
+	s.size, s.limit = s.arrived, s.arrived
 	return nil
 }
 
@@ -205,6 +205,9 @@ func (d *delivery) checkStream() error {
 	}
 	if d.src.Data != nil {
 		return failf(CodeSource, "the source has both Data and Stream")
+	}
+	if d.src.Choice != nil {
+		return failf(CodeSource, "the source has both Stream and Choice; a receiver can choose only ranges of Data")
 	}
 	if d.Protocol == Basic {
 		return failf(CodeUnsupported, "a stream needs the fast protocol")

@@ -165,6 +165,8 @@ func TestStreamsRefused(t *testing.T) {
 	wantCode(t, err, CodeUnsupported, false, "a stream needs the fast protocol")
 	_, err = (&Sender{}).Send(ctx, dev, loopback, Source{Name: "s", Stream: empty(), Data: bytes.NewReader(nil)})
 	wantCode(t, err, CodeSource, false, "both Data and Stream")
+	_, err = (&Sender{}).Send(ctx, dev, loopback, Source{Name: "s", Stream: empty(), Choice: &Choice{}})
+	wantCode(t, err, CodeSource, false, "both Stream and Choice")
 	srv := serve(t, dev, Receiver{Protocol: Basic}, DirOptions{})
 	_, err = (&Sender{}).Send(ctx, dev, srv.addr, Source{Name: "s", Stream: empty()})
 	wantCode(t, err, CodeUnsupported, true, "offers no protocol that this receiver takes", "store it in a file")

@@ -57,13 +57,16 @@ type Source struct {
 	// the goroutine ends when that Read does. Receivers of earlier versions refuse streams with [CodeUnsupported], and so do programs of the paper.
 	Stream io.Reader
 	Meta   Meta
+	// Choice lets the receiver choose the ranges that cross; nil: all bytes cross. It is nil for a Stream.
+	Choice *Choice
 }
 
 // Result has the facts of a transfer. After a failure it has those up to the failure.
 type Result struct {
 	Name     string
 	Peer     netip.AddrPort
-	Size     int64 // bytes of the file that the receiver acknowledged, or stored
+	Size     int64 // bytes of the file that the receiver acknowledged, or stored; with Kept
+	Kept     int64 // bytes of the file that did not cross, because the receiver had them (Source.Choice)
 	Protocol Protocol
 	// Immediate is true if chunks were announced by immediate data, as in the
 	// paper, and false if a message behind each write announced them.
@@ -73,7 +76,7 @@ type Result struct {
 	Chunks    int64
 	Digest    Digest // NoDigest with Basic; "" if nothing was agreed
 	// Sum is the digest of the file, on which both sides agree if the transfer has
-	// succeeded; zero if the protocol is Basic or Digest is NoDigest. A receiver that does
+	// succeeded; zero if the protocol is Basic or Digest is NoDigest, or if only a part of the file crossed (Kept). A receiver that does
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [SumLen]byte

@@ -427,7 +427,7 @@ end
 local packet_types = { [0] = "eager", "segment", '"rendezvous request"', '"rendezvous read done"', "atomic", '"atomic response"', "credit",
     '"rendezvous write data"', '"rendezvous write done"' }
 
-local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED", [24] = "REQUEST", [25] = "ATTR" }
+local fast_names = { "OPEN", "LAYOUT", "CHUNK", "CREDIT", "END", "DONE", "FAILED", [16] = "WANT", [17] = "NOTE", [24] = "REQUEST", [25] = "ATTR" }
 local operations = { "file", "list" }
 
 -- fast returns the text of a message of the fast protocol, which has 24 bytes and its tail, or nil.
@@ -435,14 +435,21 @@ local function fast(t, n)
     local kind, len = t(0, 2):le_uint(), t(4, 4):le_uint()
     local name = fast_names[kind]
     local tailed = kind == 1 or kind >= 5 and kind ~= 25
-    if not name or tailed and (len > 256 or len > n - 24) then return nil end
-    if kind == 1 then return name .. " name=" .. word(len > 0 and t(24, len):raw() or "") end
+    local longest = (kind == 16 or kind == 17) and 488 or 256
+    if not name or tailed and (len > longest or len > n - 24) then return nil end
+    if kind == 1 then
+        local text = name .. " name=" .. word(len > 0 and t(24, len):raw() or "")
+        if u64(t, 8) == 0 and t(16, 4):le_uint() == 0 then return text end
+        return text .. " bytes=" .. dec64(t, 8) .. " wishes=" .. dec(t(16, 4):le_uint())
+    end
     if kind == 2 then
         return string.format("%s address=%s key=0x%x buffer=%s buffers=%s", name, hex64le(t, 8), t(16, 4):le_uint(), dec(len), dec(t(20, 4):le_uint()))
     end
     if kind == 3 then return name .. " index=" .. dec64(t, 8) .. " length=" .. dec(len) end
     if kind == 4 then return name .. " buffers=" .. dec(t(20, 4):le_uint()) end
     if kind == 7 then return name .. (xfer_error(t, 24, len) or "") end
+    if kind == 16 then return name .. " ranges=" .. dec(t(20, 4):le_uint()) .. " last=" .. tostring(t(16, 4):le_uint() % 2 == 1) end
+    if kind == 17 then return name .. " index=" .. dec64(t, 8) .. " length=" .. dec(len) .. " spared=" .. dec(t(16, 4):le_uint()) end
     if kind == 24 then
         local op = t(16, 4):le_uint()
         return string.format("%s operation=%s piece=%s path=%s", name, operations[op] or word("operation " .. dec(op)), dec(t(20, 4):le_uint()), word(len > 0 and t(24, len):raw() or ""))

@@ -165,7 +165,7 @@ var layers = map[string]row{
 	},
 
 	"xfer/tree": {
-		code:    []string{"xfer"},
+		code:    []string{"internal/hostquota", "xfer"},
 		test:    []string{"internal/leaktest", "internal/testproc", "verbs", "verbs/iwarp"},
 		modules: []string{modSys},
 	},

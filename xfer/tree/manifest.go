@@ -6,6 +6,7 @@ import (
 	"iter"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"time"
 )
@@ -229,6 +230,7 @@ type cursor struct {
 	entry  int
 	extent int
 	done   int64 // bytes of the extent, or of a file that is not sparse
+	pos    int64 // bytes that were passed
 }
 
 // next returns the next bytes: the entry, the offset in its file, and how many there are in one piece. It returns false at the end.
@@ -251,4 +253,36 @@ func (c *cursor) next() (entry int, offset, length int64, ok bool) {
 }
 
 // advance passes n of the bytes that next has returned.
-func (c *cursor) advance(n int64) { c.done += n }
+func (c *cursor) advance(n int64) { c.done, c.pos = c.done+n, c.pos+n }
+
+// skip passes the bytes before an offset of the data.
+func (c *cursor) skip(to int64) {
+	for c.pos < to {
+		_, _, length, ok := c.next()
+		if !ok {
+			return
+		}
+		c.advance(min(length, to-c.pos))
+	}
+}
+
+// starts returns the offset of each entry's data.
+func (m *Manifest) starts() []int64 {
+	list, at := make([]int64, len(m.Entries)), int64(0)
+	for i := range m.Entries {
+		list[i] = at
+		if m.Entries[i].Kind == File {
+			at += m.Entries[i].data()
+		}
+	}
+	return list
+}
+
+// seek makes a cursor at an offset of the data. starts are those of the manifest.
+func (m *Manifest) seek(starts []int64, to int64) cursor {
+	i := sort.Search(len(starts), func(i int) bool { return starts[i] > to })
+	c := cursor{m: m, entry: max(i-1, 0)}
+	c.pos = starts[c.entry]
+	c.skip(to)
+	return c
+}

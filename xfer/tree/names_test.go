@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -150,6 +151,48 @@ func TestManifestMemory(t *testing.T) {
 	wantReleased(t, d)
 }
 
+// One host with many trees leaves memory for others, and may have three quarters of it for one tree.
+func TestManifestMemoryIsShared(t *testing.T) {
+	opt := all
+	opt.Limits.Memory = 100 * entryCost
+	d, _ := openDir(t, opt)
+	greedy, late := netip.MustParseAddrPort("192.0.2.1:1000"), netip.MustParseAddrPort("192.0.2.2:1000")
+	var open []xfer.File
+	begin := func(from netip.AddrPort, entries int) error {
+		fsys := fstest.MapFS{}
+		for i := range entries {
+			fsys[fmt.Sprintf("%03d", i)] = &fstest.MapFile{Data: []byte("x")}
+		}
+		src := tree(t, fsys).Source()
+		f := must(d.OpenFrom(from, fmt.Sprintf("t%d/", len(open)), xfer.Meta{}, src.Size))(t)
+		if err := fill(f, src, 1000, src.Size-1); !errors.Is(err, errCut) {
+			check(t, f.Discard())
+			return err
+		}
+		open = append(open, f)
+		return nil
+	}
+	for begin(greedy, 7) == nil {
+	}
+	if n := len(open); n < 4 || n > 9 {
+		t.Errorf("one host has %d trees of 8 entries in memory for 100", n)
+	}
+	check(t, begin(late, 7))
+	for _, f := range open {
+		check(t, f.Discard())
+	}
+	wantReleased(t, d)
+	open = nil
+	check(t, begin(greedy, 70))
+	wantError(t, begin(greedy, 7), xfer.CodeBusy, "the share of one host")
+	check(t, begin(late, 7))
+	for _, f := range open {
+		check(t, f.Discard())
+	}
+	wantError(t, begin(late, 80), xfer.CodeBusy, "the share of one host")
+	wantReleased(t, d)
+}
+
 // The memory of the manifest is bounded for every sink, because targets of links have up to 4,095 bytes each.
 func TestReceiveMemory(t *testing.T) {
 	m := &Manifest{Entries: []Entry{{Kind: Directory}}}
@@ -186,8 +229,8 @@ func wantReleased(t *testing.T, d *Dir) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held != 0 || len(d.busy) != 0 {
-		t.Errorf("%d bytes and %v are held", d.held, d.busy)
+	if d.held != 0 || len(d.busy)+len(d.hosts) != 0 {
+		t.Errorf("%d bytes, by hosts %v, and %v are held", d.held, d.hosts, d.busy)
 	}
 }
 

@@ -42,6 +42,7 @@ type incoming struct {
 	at    int64 // bytes that have come
 	begun bool
 	next  cursor
+	head  int64 // bytes of the manifest, if the receiver chooses; 0: it does not
 }
 
 func newIncoming(sink Sink, size int64, p *parser) (*incoming, error) {
@@ -53,6 +54,10 @@ func newIncoming(sink Sink, size int64, p *parser) (*incoming, error) {
 
 // WriteAt takes the next bytes.
 func (f *incoming) WriteAt(b []byte, offset int64) (n int, err error) {
+	if f.head > 0 && f.begun && offset >= f.at { // the bytes between were not wanted
+		f.next.skip(offset - f.head)
+		f.at = offset
+	}
 	if offset != f.at {
 		return 0, failf(xfer.CodeProtocol, "the data of the tree comes at offset %d; %d is due", offset, f.at)
 	}
@@ -86,6 +91,9 @@ func (f *incoming) WriteAt(b []byte, offset int64) (n int, err error) {
 func (f *incoming) begin(length int64) error {
 	if f.p.m.Data != f.size-length {
 		return failf(xfer.CodeProtocol, "the manifest announces %d bytes of data; the transfer has %d", f.p.m.Data, f.size-length)
+	}
+	if f.head > 0 && f.head != length {
+		return failf(xfer.CodeProtocol, "the manifest has %d bytes; the head of the tree was said to have %d", length, f.head)
 	}
 	f.begun = true
 	f.next = cursor{m: f.p.m}

@@ -33,12 +33,14 @@ type Tree struct {
 	stamps   []stamp // of the entries
 	head     []byte  // the encoding of the manifest
 
-	at   int64 // the next byte that a transfer reads
-	next cursor
-	file fs.File // of entry open
-	open int
-
+	at      int64 // the next byte that a transfer reads
+	next    cursor
+	file    fs.File // of entry open
+	open    int
+	read    int64   // bytes that were read of file, if it has no ReadAt
+	starts  []int64 // of the manifest; nil before they are needed
 	reading reading
+	opt     ScanOptions
 }
 
 // stamp is the state of a file at the time of the scan. A file that has another one when it is read has changed.
@@ -179,7 +181,7 @@ func Scan(ctx context.Context, fsys fs.FS, name string, opt ScanOptions) (*Tree,
 		return nil, fmt.Errorf("name of the tree: %w", err)
 	}
 	opt.Limits = opt.Limits.filled()
-	s := &scan{ctx: ctx, fsys: fsys, opt: opt, links: map[identity]int{}, t: &Tree{name: name, fsys: fsys, manifest: &Manifest{}, open: -1}}
+	s := &scan{ctx: ctx, fsys: fsys, opt: opt, links: map[identity]int{}, t: &Tree{name: name, fsys: fsys, manifest: &Manifest{}, open: -1, opt: opt}}
 	info, err := fs.Stat(fsys, ".")
 	if err != nil {
 		return nil, err
@@ -368,36 +370,45 @@ func (t *Tree) Close() error {
 }
 
 // Source returns the tree as a source of xfer's Sender.Send. Its name is that of the tree and a slash. Send fails with
-// xfer.CodeChanged if a file is not as it was when it was listed.
+// xfer.CodeChanged if a file is not as it was when it was listed. Its Choice lets a receiver take only the bytes that it needs; the caller may set the wishes in it.
+// Entries that the patterns exclude are not removed at the receiver.
 func (t *Tree) Source() xfer.Source {
-	return xfer.Source{Name: t.name + "/", Data: t, Size: int64(len(t.head)) + t.manifest.Data}
+	return xfer.Source{Name: t.name + "/", Data: t, Size: int64(len(t.head)) + t.manifest.Data,
+		Choice: &xfer.Choice{Head: int64(len(t.head)), Remove: func(p string, dir bool) bool { return !t.excluded(p, dir) }}}
 }
 
-// ReadAt reads the bytes that cross, for xfer. Offsets must follow one another, or begin again with 0.
-func (t *Tree) ReadAt(b []byte, offset int64) (n int, err error) {
-	if offset == 0 {
-		if err := t.shut(); err != nil {
-			return 0, err
+// excluded reports whether the patterns exclude a path, or a directory around it.
+func (t *Tree) excluded(p string, dir bool) bool {
+	for i := range p {
+		if p[i] == '/' && t.opt.Patterns.Excludes(p[:i], true) {
+			return true
 		}
-		t.at, t.next = 0, cursor{m: t.manifest}
 	}
+	return t.opt.Patterns.Excludes(p, dir)
+}
+
+// ReadAt reads the bytes that cross, for xfer. It is fastest if offsets follow one another.
+func (t *Tree) ReadAt(b []byte, offset int64) (n int, err error) {
 	if offset != t.at {
-		return 0, fmt.Errorf("offset %d of the tree was asked for after %d", offset, t.at)
+		if t.starts == nil {
+			t.starts = t.manifest.starts()
+		}
+		t.at, t.next = offset, t.manifest.seek(t.starts, max(offset-int64(len(t.head)), 0))
 	}
 	if offset < int64(len(t.head)) {
 		n = copy(b, t.head[offset:])
 	}
 	for n < len(b) && err == nil {
 		var k int
-		k, err = t.read(b[n:])
+		k, err = t.readFile(b[n:])
 		n += k
 	}
 	t.at += int64(n)
 	return n, err
 }
 
-// read reads data of one file.
-func (t *Tree) read(b []byte) (int, error) {
+// readFile reads data of one file.
+func (t *Tree) readFile(b []byte) (int, error) {
 	i, offset, length, ok := t.next.next()
 	if !ok {
 		if err := t.finish(); err != nil {
@@ -415,8 +426,12 @@ func (t *Tree) read(b []byte) (int, error) {
 	var err error
 	if r, random := t.file.(io.ReaderAt); random {
 		n, err = r.ReadAt(b, offset)
-	} else { // it is read from its beginning to its end, since only files of package os are sparse
+	} else {
+		if err := t.forward(i, offset); err != nil {
+			return 0, err
+		}
 		n, err = io.ReadFull(t.file, b)
+		t.read += int64(n)
 	}
 	t.next.advance(int64(n))
 	t.reading.set(i, offset+int64(n))
@@ -441,8 +456,22 @@ func (t *Tree) turn(i int) error {
 		}
 		return failf(xfer.CodeSource, "%w", err)
 	}
-	t.file, t.open = f, i
+	t.file, t.open, t.read = f, i, 0
 	return t.check(i)
+}
+
+// forward reads the file that is open up to an offset, from its beginning if need be.
+func (t *Tree) forward(i int, offset int64) error {
+	if offset < t.read {
+		if err := t.turn(i); err != nil {
+			return err
+		}
+	}
+	n, err := io.CopyN(io.Discard, t.file, offset-t.read)
+	if t.read += n; err != nil {
+		return failf(xfer.CodeSource, "cannot read %s: %w", quote(t.manifest.Path(i)), err)
+	}
+	return nil
 }
 
 // finish closes the file that is open, which must not have changed since the scan.

@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/xfer"
 )
 
@@ -26,9 +28,23 @@ type storing struct {
 
 	file     *os.File // of entry open
 	open     int
-	path     string // of the file, below the root of the Dir, with slashes
-	unsynced int64  // bytes written since the last sync
-	held     int64  // bytes of the manifest; guarded by the Dir's mutex
+	path     string         // of the file, below the root of the Dir, with slashes
+	unsynced int64          // bytes written since the last sync
+	held     int64          // bytes of the manifest; guarded by the Dir's mutex
+	host     hostquota.Host // of the sender; zero: not known
+
+	steps   atomic.Uint64 // grows with the work
+	choice  *choosing     // nil: all bytes cross
+	blocks  int64         // of which sums are wanted
+	named   bool          // temp has the name where a later transfer looks for it
+	resumes bool          // temp is that of an earlier transfer
+	wrote   bool          // there are data below temp
+	newFile fs.FileMode   // the modes of a new file and a new directory, if resumes
+	newDir  fs.FileMode
+
+	removals []removal
+	around   []int // the directories around the next removal, by their numbers in the list
+	sent     int   // removals that the sender knows
 }
 
 // release gives the name and the memory back.
@@ -38,6 +54,9 @@ func (s *storing) release() {
 	defer d.mu.Unlock()
 	delete(d.busy, s.name)
 	d.held -= s.held
+	if d.hosts[s.host] -= s.held; d.hosts[s.host] == 0 {
+		delete(d.hosts, s.host)
+	}
 	s.held = 0
 }
 
@@ -52,6 +71,11 @@ func (s *storing) Begin(m *Manifest) error {
 	if err := s.merge(refused); err != nil {
 		return err
 	}
+	if s.choice != nil {
+		if err := errors.Join(s.survey(), s.listRemovals()); err != nil || s.dry() {
+			return err
+		}
+	}
 	if err := s.makeTemp(); err != nil {
 		return err
 	}
@@ -61,13 +85,26 @@ func (s *storing) Begin(m *Manifest) error {
 			return err
 		}
 	}
+	if s.resumes {
+		if err := s.clear(); err != nil {
+			return err
+		}
+	}
 	return s.frame()
+}
+
+// dry reports whether nothing is to be stored.
+func (s *storing) dry() bool { return s.choice != nil && s.choice.offer.Wishes&xfer.WishDryRun != 0 }
+
+// deletes reports whether entries of the receiver go that the sender does not have.
+func (s *storing) deletes() bool {
+	return s.choice != nil && s.choice.offer.Wishes&xfer.WishDelete != 0
 }
 
 // merge refuses a tree that does not fit into the directory that has its name.
 func (s *storing) merge(refused *RefusedError) error {
 	info, err := s.dir.target(s.name)
-	if err != nil || info == nil {
+	if err != nil || info == nil || s.deletes() {
 		return err
 	}
 	err = s.meet(func(i int, at string, old fs.FileInfo) error {
@@ -93,6 +130,7 @@ func kindOf(info fs.FileInfo) string {
 // the receiver's entry; nil: the receiver has none. It leaves out entries below one that the receiver does not have, or that is no directory there.
 func (s *storing) meet(do func(i int, at string, old fs.FileInfo) error) error {
 	for i := 0; i < len(s.m.Entries); {
+		s.steps.Add(1)
 		at := s.below(s.name, i)
 		old, err := s.dir.root.Lstat(at)
 		if err != nil {
@@ -126,6 +164,11 @@ func (s *storing) staged(i int) string { return s.below(filepath.Join(s.temp, st
 
 // makeTemp makes the directory in which the tree comes into being, and locks it.
 func (s *storing) makeTemp() error {
+	if s.choice != nil && s.dir.opt.KeepFor > 0 {
+		if err := s.adoptTemp(); err != nil || s.named {
+			return err
+		}
+	}
 	var random [tempRandom]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
 	temp := tempPrefix + hex.EncodeToString(random[:]) + tempSuffix
@@ -145,16 +188,16 @@ func (s *storing) makeTemp() error {
 // frame makes everything below the temporary name that has no data.
 func (s *storing) frame() error {
 	for i := range s.m.Entries {
+		s.steps.Add(1)
 		e := &s.m.Entries[i]
 		at := filepath.ToSlash(s.staged(i))
 		var err error
 		switch {
+		case s.keeps(i):
 		case e.Kind == Directory:
-			mode := fs.FileMode(0o777)
-			if s.given(e) { // no more than that, because the directory has a name for a moment before it gets its mode
-				mode = e.Mode&0o777 | 0o700
+			if err = s.fsys.mkdir(at, s.dirMode(i)); s.resumes && errors.Is(err, fs.ErrExist) {
+				err = nil
 			}
-			err = s.fsys.mkdir(at, mode)
 		case e.Kind == Symlink:
 			err = s.fsys.symlink(filepath.FromSlash(e.Target), at)
 		case e.Kind == File && e.data() == 0:
@@ -172,6 +215,15 @@ func (s *storing) frame() error {
 	return s.finish()
 }
 
+// dirMode returns the mode with which a directory is made.
+func (s *storing) dirMode(i int) fs.FileMode {
+	e := &s.m.Entries[i]
+	if s.given(e) { // no more than that, because the directory has a name for a moment before it gets its mode
+		return e.Mode&0o777 | 0o700
+	}
+	return 0o777
+}
+
 // given reports whether an entry gets the mode that the sender gives.
 func (s *storing) given(e *Entry) bool { return e.HasMode && !s.dir.opt.IgnoreMeta }
 
@@ -182,6 +234,7 @@ func (s *storing) Write(i int, b []byte, offset int64) error {
 			return err
 		}
 	}
+	s.wrote = true
 	n, err := s.file.WriteAt(b, offset)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
@@ -219,8 +272,11 @@ func (s *storing) turn(i int) error {
 	if s.given(&s.m.Entries[i]) {
 		mode = 0o600
 	}
-	at := filepath.ToSlash(s.staged(i))
-	f, err := s.fsys.openFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	at, flag := filepath.ToSlash(s.staged(i)), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+	if s.choice != nil && s.choice.state[i] == staged {
+		flag = os.O_WRONLY
+	}
+	f, err := s.fsys.openFile(at, flag, mode)
 	if errors.Is(err, fs.ErrExist) {
 		return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
 	}
@@ -237,15 +293,17 @@ func (s *storing) finish() (err error) {
 		return nil
 	}
 	f, e := s.file, &s.m.Entries[s.open]
-	if e.Sparse {
+	if reused := s.choice != nil && s.choice.state[s.open] == staged; e.Sparse || reused {
 		err = f.Truncate(e.Size)
+		if err == nil && reused {
+			s.choice.state[s.open] = finished
+			if !s.given(e) { // it was hidden (clear)
+				err = f.Chmod(s.newFile)
+			}
+		}
 	}
 	if err == nil && s.given(e) {
-		mode := e.Mode
-		if !s.dir.opt.AllowExec {
-			mode &^= 0o111
-		}
-		err = f.Chmod(mode)
+		err = f.Chmod(s.fileMode(e))
 	}
 	if err == nil && s.dir.opt.Sync && !syncsAll {
 		err = f.Sync()
@@ -262,11 +320,29 @@ func (s *storing) finish() (err error) {
 	return nil
 }
 
+// fileMode returns the mode that a file gets, if it is given.
+func (s *storing) fileMode(e *Entry) fs.FileMode {
+	if s.dir.opt.AllowExec {
+		return e.Mode
+	}
+	return e.Mode &^ 0o111
+}
+
 // Commit gives the tree its name. A tree that the receiver did not have gets it by one rename.
 func (s *storing) Commit() error {
-	err := errors.Join(s.finish(), s.fsys.leave())
+	if s.dry() {
+		return failf(xfer.CodeProtocol, "the sender ends a transfer of which it only wanted to know the effect")
+	}
+	s.closeCompared()
+	err := s.finish()
 	if err == nil {
+		err = s.wrapUp()
+	}
+	if err = errors.Join(err, s.fsys.leave()); err == nil {
 		err = s.link()
+	}
+	if err == nil {
+		err = s.checkKept()
 	}
 	if err == nil {
 		err = s.sync()
@@ -274,7 +350,13 @@ func (s *storing) Commit() error {
 	if err != nil {
 		return err
 	}
+	if err := s.removeListed(); err != nil {
+		return err
+	}
 	whole, err := s.move()
+	if err == nil {
+		err = s.dressKept()
+	}
 	if err != nil {
 		return err
 	}
@@ -294,10 +376,15 @@ func (s *storing) Commit() error {
 func (s *storing) link() error {
 	for i := range s.m.Entries {
 		e := &s.m.Entries[i]
-		if e.Kind != HardLink {
+		s.steps.Add(1)
+		if e.Kind != HardLink || s.keeps(i) {
 			continue
 		}
-		if err := s.dir.root.Link(s.staged(e.Link), s.staged(i)); err != nil {
+		from := s.staged(e.Link)
+		if s.keeps(e.Link) {
+			from = s.below(s.name, e.Link)
+		}
+		if err := s.dir.root.Link(from, s.staged(i)); err != nil {
 			return storageFailure("link", s.m.Path(i), err)
 		}
 	}
@@ -314,7 +401,7 @@ func (s *storing) move() (whole bool, err error) {
 		switch {
 		case old != nil && (s.m.Entries[i].Kind == Directory) != old.IsDir():
 			return failf(xfer.CodeExists, "%s has become %s at the receiver meanwhile", quote(s.m.Path(i)), kindOf(old))
-		case old != nil && old.IsDir():
+		case old != nil && old.IsDir(), s.keeps(i):
 			return nil
 		}
 		if err := s.dir.root.Rename(s.staged(i), at); err != nil {
@@ -337,6 +424,7 @@ func (s *storing) dress() error {
 	}
 	root := s.dir.root
 	for i := len(s.m.Entries) - 1; i >= 0; i-- {
+		s.steps.Add(1)
 		e := &s.m.Entries[i]
 		if e.Kind != Directory {
 			continue
@@ -393,6 +481,10 @@ func (s *storing) close() error {
 // Discard removes everything below the temporary name, or keeps it there if the directory keeps partial files.
 func (s *storing) Discard() error {
 	var errs []error
+	s.closeCompared()
+	if s.temp != "" && s.keepsPart() {
+		errs = append(errs, s.touch())
+	}
 	if s.file != nil {
 		errs = append(errs, s.file.Close())
 		s.file = nil
@@ -401,7 +493,7 @@ func (s *storing) Discard() error {
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close()) // before the removal, because Windows removes no open directory
 	}
-	if s.temp != "" && !s.dir.opt.KeepPartial {
+	if s.temp != "" && !s.dir.opt.KeepPartial && !s.keepsPart() {
 		errs = append(errs, s.dir.root.RemoveAll(s.temp))
 	}
 	s.temp, s.lock = "", nil

@@ -17,7 +17,25 @@ func identityOf(info fs.FileInfo) (identity, int) {
 	if !ok {
 		return identity{}, 1
 	}
-	return identity{uint64(st.Dev), st.Ino}, int(min(st.Nlink, 2)) //nolint:unconvert // Dev has another type on macOS
+	return identity{uint64(st.Dev), st.Ino}, int(st.Nlink) //nolint:unconvert // Dev has another type on macOS
+}
+
+// isLocked reports whether an error of lockDir says that another process has the lock.
+func isLocked(err error) bool { return errors.Is(err, unix.EWOULDBLOCK) }
+
+// private reports whether a directory belongs to this user, and no other may look into it.
+func private(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid() && info.Mode().Perm()&0o077 == 0
+}
+
+// allocated returns the bytes that a file takes on the disk.
+func allocated(info fs.FileInfo) int64 {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return info.Size()
+	}
+	return st.Blocks * 512
 }
 
 // lockDir locks an open directory without waiting, so that other processes see that a receiver writes below it. The lock ends with the

@@ -164,8 +164,8 @@ func (o *recvOptions) untilOpened(ctx context.Context, open opener) (context.Con
 	timer := time.AfterFunc(o.timeout, func() {
 		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", o.timeout))
 	})
-	return ctx, cancel, func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-		f, err := open(name, meta, size)
+	return ctx, cancel, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		f, err := open(from, name, meta, size)
 		if err == nil {
 			timer.Stop()
 		}

@@ -156,9 +156,9 @@ func TestCodeArguments(t *testing.T) {
 // A sender who has proved the code and sends nothing does not keep the receiver for ever.
 func TestCodeWithoutFile(t *testing.T) {
 	o := &recvOptions{options: options{timeout: 1}}
-	ctx, cancel, open := o.untilOpened(t.Context(), func(string, xfer.Meta, int64) (xfer.File, error) { return nil, errors.New("refused") })
+	ctx, cancel, open := o.untilOpened(t.Context(), func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return nil, errors.New("refused") })
 	defer cancel(nil)
-	if _, err := open("a", xfer.Meta{}, 0); err == nil {
+	if _, err := open(netip.AddrPort{}, "a", xfer.Meta{}, 0); err == nil {
 		t.Error("the file was made")
 	}
 	<-ctx.Done()

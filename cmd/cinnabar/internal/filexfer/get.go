@@ -212,7 +212,7 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 			return fmt.Errorf("open the directory for the files (--dir): %w", err)
 		}
 		defer cli.Shut(dir)
-		open = dir.Open
+		open = dir.OpenFrom
 	}
 	limit := newBucket(o.limit.rate)
 	defer context.AfterFunc(ctx, limit.stop)()
@@ -221,7 +221,10 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	o.puller.Progress = func() xfer.Progress { return r.watch() }
 	failed := 0
 	for n, p := range o.paths {
-		o.puller.Open = limitFiles(o.expects(p, open), limit)
+		open := limit.files(o.expects(p, open))
+		o.puller.Open = func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
+			return open(netip.AddrPort{}, name, meta, size) // no other host has a part of the memory
+		}
 		var res xfer.Result
 		err := o.reach(func(peer netip.AddrPort) (err error) {
 			res, err = o.puller.Pull(ctx, dev, peer, xfer.FileRequest{Op: xfer.RequestFile, Path: p})
@@ -256,7 +259,7 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 // expects returns open for the file at a path: it refuses another name than the one that was asked for, and stores the file under that of --output.
 func (o *pullOptions) expects(p string, open opener) opener {
 	want := path.Base(path.Clean("/" + p))
-	return func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
+	return func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		base, isTree := strings.CutSuffix(name, "/")
 		if isTree && !o.recursive {
 			return nil, fmt.Errorf("%w: %q is a directory at the server; --recursive pulls directories too", xfer.CodeName, p)
@@ -267,7 +270,7 @@ func (o *pullOptions) expects(p string, open opener) opener {
 		if o.out != "" && o.out != standard {
 			name = o.out
 		}
-		return open(name, meta, size)
+		return open(from, name, meta, size)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,7 +175,10 @@ func TestGetWithToken(t *testing.T) {
 // A server that sends another name than the one that was asked for does not choose where the file goes.
 func TestGetExpectsName(t *testing.T) {
 	var name string
-	open := func(n string, _ xfer.Meta, _ int64) (xfer.File, error) { name = n; return &outputFile{}, nil }
+	open := func(_ netip.AddrPort, n string, _ xfer.Meta, _ int64) (xfer.File, error) {
+		name = n
+		return &outputFile{}, nil
+	}
 	for _, c := range []struct {
 		o           pullOptions
 		path, sends string
@@ -184,7 +188,7 @@ func TestGetExpectsName(t *testing.T) {
 		{pullOptions{recursive: true}, ".", "public/", "public/"}, {pullOptions{recursive: true}, "d", "e/", ""}, {pullOptions{out: "x"}, "a", "a", "x"}, {pullOptions{out: "x"}, "a", "b", ""},
 	} {
 		name = ""
-		_, err := c.o.expects(c.path, open)(c.sends, xfer.Meta{}, 0)
+		_, err := c.o.expects(c.path, open)(netip.AddrPort{}, c.sends, xfer.Meta{}, 0)
 		if name != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%q for %q: stored as %q, %v", c.sends, c.path, name, err)
 		}

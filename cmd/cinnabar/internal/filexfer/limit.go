@@ -3,6 +3,7 @@ package filexfer
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -155,9 +156,14 @@ func (r limitedReader) ReadAt(b []byte, offset int64) (int, error) {
 
 // limitSource returns src with the limit of b.
 func limitSource(src xfer.Source, b *bucket) xfer.Source {
-	if b != nil {
-		src.Data = limitedReader{src.Data, b}
+	if b == nil {
+		return src
 	}
+	if src.Choice != nil {
+		c := *src.Choice
+		c.SumData, src.Choice = src.Data, &c // because these bytes do not cross
+	}
+	src.Data = limitedReader{src.Data, b}
 	return src
 }
 
@@ -175,6 +181,28 @@ func (f limitedFile) WriteAt(b []byte, offset int64) (int, error) {
 	return f.File.WriteAt(b, offset)
 }
 
+// chooser has the methods by which an xfer.Chooser chooses.
+type chooser interface {
+	Choose(xfer.Offer) error
+	Want() (xfer.Wanted, error)
+	Sum(r xfer.Range, sum [xfer.SumLen]byte) error
+	Spare(n int)
+}
+
+// limitedChooser is a limitedFile of an xfer.Chooser. Sums pass without limit.
+type limitedChooser struct {
+	limitedFile
+	chooser
+}
+
+// Steps implements [xfer.Worker]. A file that is none does no work.
+func (f limitedFile) Steps() uint64 {
+	if w, ok := f.File.(xfer.Worker); ok {
+		return w.Steps()
+	}
+	return 0
+}
+
 // Interrupt implements [xfer.Interrupter].
 func (f limitedFile) Interrupt() {
 	if i, ok := f.File.(xfer.Interrupter); ok {
@@ -182,19 +210,23 @@ func (f limitedFile) Interrupt() {
 	}
 }
 
-// opener is the type of xfer.Receiver's Open.
-type opener = func(name string, meta xfer.Meta, size int64) (xfer.File, error)
+// opener is the type of xfer.Receiver's OpenFrom.
+type opener = func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error)
 
-// limitFiles returns open with the limit of b on all its files together.
-func limitFiles(open opener, b *bucket) opener {
+// files returns open with the limit of b on all its files together.
+func (b *bucket) files(open opener) opener {
 	if b == nil {
 		return open
 	}
-	return func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-		f, err := open(name, meta, size)
+	return func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		f, err := open(from, name, meta, size)
 		if err != nil {
 			return nil, err
 		}
-		return limitedFile{f, b}, nil
+		limited := limitedFile{f, b}
+		if c, ok := f.(xfer.Chooser); ok {
+			return limitedChooser{limited, c}, nil
+		}
+		return limited, nil
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/xfer"
+	"cinnabar/xfer/tree"
 )
 
 func TestParseLimit(t *testing.T) {
@@ -222,5 +225,109 @@ func TestOutlookLines(t *testing.T) {
 	}
 	if lines := (&outlook{}).lines(80); len(lines) > 0 || (*outlook)(nil).filler() != nil {
 		t.Errorf("one file has the lines %q", lines)
+	}
+}
+
+// A transfer that was cut goes on where it stopped when either end limits it.
+//
+// parity: X02
+func TestLimitedResume(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	path := randomFiles(t, 32<<20)[0]
+	for _, side := range []string{"send", "recv"} {
+		t.Run(side, func(t *testing.T) {
+			limit := []string{"--limit", "8MiB/s"}
+			send, recv := []string{"send", "--json", path}, []string{"--overwrite"}
+			if side == "send" {
+				send = append(send, limit...)
+			} else {
+				recv = append(recv, limit...)
+			}
+			p := startRecv(t, "127.0.0.1:0", recv...)
+			send = append(send, p.addr)
+			client := clitest.Start(t, send...)
+			client.Stdout.Expect(`"event":"progress".*"bytes":([5-9]|[1-9]\d)\d{6},`) // more than a block that has a sum
+			client.Kill()
+			_ = client.Wait() // it was killed
+			for {             // the receiver may not have noticed yet
+				code, again := clitest.RunProcess(t, send...)
+				if code == 0 {
+					var e transferEvent
+					lines := strings.Split(strings.TrimSpace(again.Stdout.String()), "\n")
+					if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || e.Kept < 4<<20 {
+						t.Errorf("%d bytes were there, %v: %s", e.Kept, err, again.Stdout)
+					}
+					break
+				}
+				if !strings.Contains(again.Stderr.String(), "is being received right now") {
+					t.Fatalf("exit code %d: %s", code, again.Stderr)
+				}
+			}
+			p.sameFile(t, path)
+			p.interrupt(t)
+		})
+	}
+}
+
+// workingFile is a file that chooses and works.
+type workingFile struct{ xfer.Chooser }
+
+func (workingFile) Steps() uint64 { return 7 }
+
+// The limit hides no method of a file, and gives none to a file that chooses nothing.
+func TestLimitedFileChooses(t *testing.T) {
+	b := newBucket(leastRate)
+	dir, err := tree.OpenDir(t.TempDir(), tree.DirOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cli.Shut(dir) })
+	for _, made := range []xfer.File{workingFile{}, &outputFile{}} {
+		f, err := b.files(func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return made, nil })(netip.AddrPort{}, "a", xfer.Meta{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, chooses := f.(xfer.Chooser)
+		_, want := made.(xfer.Chooser)
+		if chooses != want {
+			t.Errorf("%T: it chooses: %t", made, chooses)
+		}
+		steps := uint64(0)
+		if want {
+			steps = 7
+		}
+		if w, ok := f.(xfer.Worker); !ok || w.Steps() != steps {
+			t.Errorf("%T: its work is hidden", made)
+		}
+		if _, ok := f.(xfer.Interrupter); !ok {
+			t.Errorf("%T: it cannot be interrupted", made)
+		}
+	}
+	f, err := b.files(dir.OpenFrom)(netip.AddrPort{}, "a", xfer.Meta{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := f.(xfer.Chooser); !ok {
+		t.Error("a file of a directory does not choose")
+	}
+	if err := f.Discard(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Sums do not cross, so the limit is not for what they are computed from.
+func TestLimitedSums(t *testing.T) {
+	data, choice := strings.NewReader("data"), &xfer.Choice{Head: 1}
+	src := limitSource(xfer.Source{Data: data, Size: 4, Choice: choice}, newBucket(leastRate))
+	if src.Choice.SumData != data || src.Choice.Head != 1 || choice.SumData != nil {
+		t.Errorf("got %+v", src.Choice)
+	}
+	if src.Data == data {
+		t.Error("the data has no limit")
+	}
+	if src = limitSource(xfer.Source{Data: data, Size: 4}, newBucket(leastRate)); src.Choice != nil {
+		t.Error("the limit lets the receiver choose")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -36,11 +37,13 @@ func (o *sendOptions) checkName(paths []string) error {
 	case o.code && len(paths) > 1:
 		return cli.Usagef("--code was given with %d files; a code is good for one file, or one directory with --recursive", len(paths))
 	case o.code && o.dryRun:
-		return cli.Usagef("--code was given with --dry-run, which connects to no receiver; leave one of them out")
+		return cli.Usagef("--code was given with --dry-run, which sends nothing; leave one of them out")
 	case inputs > 1:
 		return cli.Usagef("standard input, -, was given %d times; it can be sent once", inputs)
 	case inputs > 0 && o.sender.Protocol == xfer.Basic:
 		return cli.Usagef("standard input has no size beforehand, which the fast protocol can do without; --protocol basic is for files")
+	case inputs > 0 && (o.update || o.checksum):
+		return cli.Usagef("standard input, -, has no size beforehand, by which --update and --checksum compare files; send it by a command of its own")
 	case inputs > 0 && o.dryRun:
 		return cli.Usagef("--dry-run lists files; standard input, -, has no size beforehand")
 	case o.name == "":
@@ -104,7 +107,7 @@ func recvArgs(cmd *cobra.Command, args []string) error {
 }
 
 // forFiles are the options of recv that have no meaning for standard output.
-var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "json"}
+var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "keep-for", "allow-delete", "json"}
 
 // checkOutput checks that standard output can take a file.
 func (o *recvOptions) checkOutput(cmd *cobra.Command, s cli.Streams) error {
@@ -194,7 +197,7 @@ func (f *outputFile) Commit() error { return f.failed }
 func (f *outputFile) Discard() error { return nil }
 
 // openOutput is the Open of a receiver that writes one file to standard output.
-func (f *outputFile) open(name string, _ xfer.Meta, _ int64) (xfer.File, error) {
+func (f *outputFile) open(_ netip.AddrPort, name string, _ xfer.Meta, _ int64) (xfer.File, error) {
 	if strings.HasSuffix(name, "/") {
 		return nil, fmt.Errorf("%w: %q is a directory, and this receiver writes one file to its standard output", xfer.CodeName, strings.TrimSuffix(name, "/"))
 	}

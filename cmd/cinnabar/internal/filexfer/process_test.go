@@ -313,11 +313,11 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 	server.interrupt(t)
 }
 
-// ^C at the receiver in the middle of a file: both sides fail, no half file stays.
+// ^C at the receiver in the middle of a file: both sides fail, no half file stays with --keep-for 0.
 // parity: B01
 func TestInterruptedRecv(t *testing.T) {
 	path := clitest.EndlessFile(t)
-	server := startRecv(t, "127.0.0.1:0")
+	server := startRecv(t, "127.0.0.1:0", "--keep-for", "0")
 	client := clitest.Start(t, "send", path, server.addr)
 	server.Stderr.Expect(`^receiving endless `)
 	if code := server.interrupt(t); code != cli.ExitSignal+int(syscall.SIGINT) {
@@ -335,7 +335,7 @@ func TestInterruptedRecv(t *testing.T) {
 // parity: B44
 func TestInterruptedSend(t *testing.T) {
 	path := clitest.EndlessFile(t)
-	server := startRecv(t, "127.0.0.1:0")
+	server := startRecv(t, "127.0.0.1:0", "--keep-for", "0")
 	client := clitest.Start(t, "send", path, server.addr)
 	client.Stderr.Expect(`^sending endless `)
 	client.Interrupt()

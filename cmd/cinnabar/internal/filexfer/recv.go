@@ -47,8 +47,10 @@ func NewRecv(s cli.Streams) *cobra.Command {
 		Short: "Receive files from cinnabar send, or from the paper's program",
 		Long: `recv takes files until it is interrupted, from any number of senders at once,
 and stores them in one directory; nothing outside of it is touched. A file gets
-its name when it is complete; until then, and after a failed transfer with
---keep-partial, it is called .cinnabar-*.part. The failure of one sender is
+its name when it is complete; until then it is called .cinnabar-*.part. The part
+of a failed transfer stays under such a name for the time of --keep-for, and the
+transfer goes on with it when it is sent again; with --keep-partial all of it
+stays. The failure of one sender is
 printed, in some lines a minute for each host, and concerns no other. A file under its own name is whole, but not after a
 power cut unless --fsync is given.
 
@@ -76,7 +78,9 @@ reachable only from hosts with users that may write into the directory. The
 certificates are read again at SIGHUP.
 
 A directory of send --recursive gets its name when it is complete. With --overwrite
-it goes into one that is there, and replaces the files of the same names.
+it goes into one that is there, and replaces the files of the same names; with
+--allow-delete it also removes entries that the sender does not have, if the sender asks
+for that (send --delete).
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once\n  cinnabar recv - | tar x",
@@ -118,6 +122,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
 	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
+	o.keepFlag(f)
 	o.registerLimits(f)
 	o.register(f, s)
 	o.security.Reload()
@@ -148,6 +153,9 @@ func (o *recvOptions) checkLimits() (err error) {
 		if o.memory, err = cli.ParseSize("--max-memory", o.memoryText, recvLeastMemory, 1<<62); err != nil {
 			return err
 		}
+	}
+	if err := o.checkKeep(); err != nil {
+		return err
 	}
 	return o.check()
 }
@@ -225,7 +233,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			return err
 		}
 	}
-	server := &xfer.Receiver{Open: limitFiles(open, r.limit), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{OpenFrom: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := o.status() + l.Addr().String()

@@ -130,6 +130,7 @@ type transferEvent struct {
 	Name         string  `json:"name,omitempty"` // as it crosses
 	Peer         string  `json:"peer,omitempty"`
 	Bytes        int64   `json:"bytes"`
+	Kept         int64   `json:"kept,omitempty"` // of Bytes, those that the receiver had
 	Seconds      float64 `json:"seconds"`
 	MiBPerSecond float64 `json:"mib_per_second"`
 	Protocol     string  `json:"protocol,omitempty"`
@@ -169,7 +170,7 @@ func (r *reporter) event(e any) error {
 // transferred describes a transfer to programs.
 func transferred(done, path string, res xfer.Result, failure error) transferEvent {
 	e := transferEvent{
-		Event: done, Path: path, Name: res.Name, Bytes: res.Size,
+		Event: done, Path: path, Name: res.Name, Bytes: res.Size, Kept: res.Kept,
 		Seconds: res.Duration.Seconds(), MiBPerSecond: cli.MiBPerSecond(res.Size, res.Duration),
 		Immediate: res.Immediate, Buffers: res.Buffers, Chunk: res.Chunk, Chunks: res.Chunks,
 	}
@@ -214,6 +215,9 @@ func (r *reporter) resultLine(res xfer.Result) string {
 	w := r.wordsOf(res)
 	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
 		w.done, cli.Printable(res.Name), res.Size, w.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
+	if res.Kept > 0 {
+		line += fmt.Sprintf(", %d bytes were there", res.Kept)
+	}
 	if sum := hexSum(res); sum != "" {
 		line += ", " + res.Digest.String() + " " + sum
 	}

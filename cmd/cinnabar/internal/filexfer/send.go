@@ -31,6 +31,7 @@ const (
 type sendOptions struct {
 	options
 	treeOptions
+	syncOptions
 	protocol, digest, chunk string // as given
 	name                    string // of the file at the receiver; empty: its own
 	preserve, code          bool
@@ -63,6 +64,12 @@ path: with symbolic links as links, hard links, and the holes of sparse files
 where the system shows them. The receiver refuses a directory with names that it
 cannot store before it writes anything.
 
+A transfer that was cut goes on where it stopped when it is sent again, within the
+time of recv --keep-for: both sides compare the part that came by its digest. --update
+and --checksum leave files out that the receiver has, and --delete removes entries
+that the sender does not have; --delete --dry-run asks the receiver for the list.
+Entries that --exclude leaves out are not removed.
+
 A FILE - is standard input, of any length; it is called stdin at the receiver, or
 as --name says, and may pause for any time. Receivers of earlier versions refuse it.
 
@@ -73,7 +80,7 @@ waits for the receiver.
 
 A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 4000.`,
-		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  tar c src | cinnabar send - --name src.tar localhost",
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost\n  cinnabar send --digest blake3 big.iso localhost\n  cinnabar send -r --preserve --exclude '*.o' src localhost\n  cinnabar send -r --update --delete photos localhost\n  tar c src | cinnabar send - --name src.tar localhost",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -97,6 +104,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
 	f.BoolVar(&o.code, "code", false, "print a one-time code, which recv --code CODE takes at the receiver; it authenticates both ends, and encrypts")
 	o.registerTrees(f)
+	o.registerSync(f)
 	o.register(f, s)
 	return cmd
 }
@@ -131,9 +139,10 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 	} else if n := o.limit.chunk(unlimitedChunk); n < unlimitedChunk {
 		o.sender.Chunk = int(n)
 	}
-	if err := o.checkTrees(o.sender.Protocol); err != nil {
+	if err := errors.Join(o.checkTrees(o.sender.Protocol), o.checkSync(o.recursive, o.sender.Protocol)); err != nil {
 		return err
 	}
+	o.preserve = o.preserve || o.update
 	o.files = args[:len(args)-1]
 	if err := o.checkName(o.files); err != nil {
 		return err
@@ -209,10 +218,12 @@ func resolve(ctx context.Context, host, port string) (string, []netip.AddrPort, 
 
 // runSend sends the files in order, each over a connection of its own.
 func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
-	if o.dryRun {
-		return o.list(ctx, newReporter(ctx, sendWords, o.json, s))
-	}
 	r := newReporter(ctx, sendWords, o.json, s)
+	if o.dryRun {
+		if err := o.list(ctx, r); err != nil || !o.remove {
+			return err
+		}
+	}
 	if o.code {
 		if err := o.meet(ctx, r); err != nil {
 			return err
@@ -228,6 +239,9 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	}
 	t := &sending{o: o, dev: dev, r: r, peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
 	defer context.AfterFunc(ctx, t.limit.stop)()
+	if o.dryRun {
+		return o.listRemovals(ctx, t)
+	}
 	t.r.outlook = o.newOutlook()
 	return t.all(ctx)
 }
@@ -327,6 +341,7 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 	if t.o.name != "" && len(t.o.files) == 1 {
 		src.Name = t.o.name
 	}
+	src.Choice = t.o.choice()
 	res, err := t.reach(ctx, limitSource(src, t.limit))
 	if err != nil {
 		err = t.r.explain(err)
@@ -342,7 +357,9 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 		if strings.HasSuffix(src.Name, "/") { // a tree
 			sender.Protocol = xfer.Fast
 		}
-		sender.Progress = func() xfer.Progress { return t.r.watch() }
+		if !t.o.dryRun {
+			sender.Progress = func() xfer.Progress { return t.r.watch() }
+		}
 		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
 			t.peers = t.peers[n : n+1]
 			return res, err

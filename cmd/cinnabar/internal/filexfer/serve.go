@@ -101,7 +101,7 @@ func (o *recvOptions) newTarget(out io.Writer) (*target, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open the directory for the files (--dir): %w", err)
 		}
-		return &target{open: dir.Open, close: dir.Close}, nil
+		return &target{open: dir.OpenFrom, close: dir.Close}, nil
 	}
 	shared, err := share.OpenDir(o.dir, share.Options{AllowDotFiles: o.storage.AllowDotFiles})
 	if err != nil {
@@ -115,12 +115,12 @@ func (o *recvOptions) newTarget(out io.Writer) (*target, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the directory to serve: %w", err), shared.Close())
 	}
-	t.open, t.close = dir.Open, func() error { return errors.Join(dir.Close(), shared.Close()) }
+	t.open, t.close = dir.OpenFrom, func() error { return errors.Join(dir.Close(), shared.Close()) }
 	return t, nil
 }
 
 // refuseFiles is the Open of a read-only server.
-func refuseFiles(string, xfer.Meta, int64) (xfer.File, error) {
+func refuseFiles(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
 	return nil, fmt.Errorf("%w: this server is read-only; with cinnabar serve-files --write it stores files", xfer.CodeStorage)
 }
 

@@ -30,7 +30,7 @@ func (o *treeOptions) registerTrees(f *pflag.FlagSet) {
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "send directories with their contents")
 	f.Var(patternFlag{&o.patterns, ""}, "exclude", "leave entries of directories out, by a pattern in gitignore's syntax; may be repeated")
 	f.Var(patternFlag{&o.patterns, "!"}, "include", "send them all the same; the last --exclude or --include that matches decides")
-	f.BoolVar(&o.dryRun, "dry-run", false, "list the entries, and connect to no receiver")
+	f.BoolVar(&o.dryRun, "dry-run", false, "list the entries, and connect to no receiver; with --delete, ask the receiver for the entries that it would remove")
 }
 
 // patternFlag is an option that appends its values, with a prefix, to a list that it shares with others.
@@ -110,7 +110,7 @@ func (t *sending) tree(ctx context.Context, path string) (err error) {
 		t.r.outlook.active = tr.Reading
 		defer func() { t.r.outlook.active = nil }()
 	}
-	res, err := t.reach(ctx, limitSource(tr.Source(), t.limit))
+	res, err := t.reach(ctx, limitSource(t.o.treeSource(tr, t.r), t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}

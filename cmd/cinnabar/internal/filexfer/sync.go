@@ -1,0 +1,141 @@
+package filexfer
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/xfer"
+	"cinnabar/xfer/tree"
+)
+
+// syncOptions are the options of send about what the receiver has already.
+type syncOptions struct {
+	update, checksum, remove bool
+}
+
+// registerSync adds the options to send.
+func (o *syncOptions) registerSync(f *pflag.FlagSet) {
+	f.BoolVar(&o.update, "update", false, "leave out files of which the receiver has one with the same size and time; implies --preserve")
+	f.BoolVar(&o.checksum, "checksum", false, "leave out files of which the receiver has one with the same size and contents")
+	f.BoolVar(&o.remove, "delete", false, "remove entries that a directory at the receiver has and this one has not; the list of it is printed first. The receiver must allow it (recv --allow-delete)")
+}
+
+// checkSync checks the options.
+func (o *syncOptions) checkSync(recursive bool, protocol xfer.Protocol) error {
+	switch {
+	case o.remove && !recursive:
+		return cli.Usagef("--delete is for directories, which --recursive sends")
+	case (o.update || o.checksum || o.remove) && protocol == xfer.Basic:
+		return cli.Usagef("--update, --checksum and --delete need the fast protocol; with --protocol basic the receiver cannot say what it needs")
+	}
+	return nil
+}
+
+// wishes returns the wishes of the options.
+func (o *syncOptions) wishes() (w xfer.Wishes) {
+	if o.update {
+		w |= xfer.WishUpdate
+	}
+	if o.checksum {
+		w |= xfer.WishChecksum
+	}
+	return w
+}
+
+// choice lets the receiver choose the bytes of a file that it needs.
+func (o *syncOptions) choice() *xfer.Choice { return &xfer.Choice{Wishes: o.wishes()} }
+
+// treeSource returns the source of a directory. It prints what the receiver will remove.
+func (o *sendOptions) treeSource(t *tree.Tree, r *reporter) xfer.Source {
+	src := t.Source()
+	c := src.Choice
+	c.Wishes = o.wishes()
+	if !o.remove {
+		return src
+	}
+	c.Wishes |= xfer.WishDelete
+	if o.dryRun {
+		c.Wishes |= xfer.WishDryRun
+	}
+	c.Must = true
+	may, top := c.Remove, strings.TrimSuffix(src.Name, "/")
+	c.Remove = func(p string, dir bool) bool {
+		if !may(p, dir) {
+			return false
+		}
+		r.removal(path.Join(top, p), dir, o.dryRun)
+		return true
+	}
+	return src
+}
+
+// removalEvent is a line of send --delete --json.
+type removalEvent struct {
+	Event string `json:"event"` // "removal"
+	Path  string `json:"path"`  // at the receiver
+	Kind  string `json:"kind"`  // "directory" or "other"
+}
+
+// removal prints an entry that the receiver will remove at the end of the transfer. An error of the write is that of the next line about the transfer too.
+func (r *reporter) removal(p string, dir, dry bool) {
+	if r.json {
+		e := removalEvent{Event: "removal", Path: p, Kind: "other"}
+		if dir {
+			e.Kind = tree.Directory.String()
+		}
+		_ = r.event(e)
+		return
+	}
+	verb := "removes "
+	if dry {
+		verb = "would remove "
+	}
+	if dir {
+		p += "/"
+	}
+	_ = r.resultf("%s%s", verb, cli.Printable(p))
+}
+
+// listRemovals asks the receiver what it would remove, and prints it.
+func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
+	for _, p := range o.files {
+		if !o.takes(p) {
+			continue
+		}
+		tr, err := o.scan(ctx, p)
+		if err != nil {
+			return err
+		}
+		_, err = t.reach(ctx, limitSource(o.treeSource(tr, t.r), t.limit))
+		cli.Shut(tr)
+		if err != nil {
+			return t.r.explain(err)
+		}
+	}
+	return nil
+}
+
+// defaultKeep is the default of recv --keep-for.
+const defaultKeep = 24 * time.Hour
+
+// keepFlag adds the option to recv.
+func (o *recvOptions) keepFlag(f *pflag.FlagSet) {
+	f.DurationVar(&o.storage.KeepFor, "keep-for", defaultKeep, "keep the received part of a failed transfer for so long, so that it goes on there when it is sent again; 0 removes it at once")
+	f.BoolVar(&o.storage.AllowDelete, "allow-delete", false, "remove entries that the sender of a directory does not have, for send --delete; needs --overwrite")
+}
+
+// checkKeep checks the options.
+func (o *recvOptions) checkKeep() error {
+	switch {
+	case o.storage.KeepFor < 0:
+		return cli.Usagef("invalid --keep-for %v: it must be positive, or 0 to keep nothing", o.storage.KeepFor)
+	case o.storage.AllowDelete && !o.storage.Overwrite:
+		return cli.Usagef("--allow-delete is for directories that are there, which --overwrite lets senders change")
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package xfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"cinnabar/verbs/iwarp"
+)
+
+// cutAt is a source that cannot be read from an offset on.
+type cutAt struct {
+	io.ReaderAt
+	at int64
+}
+
+func (c cutAt) ReadAt(b []byte, offset int64) (int, error) {
+	if offset+int64(len(b)) > c.at {
+		return 0, errors.New("cut")
+	}
+	return c.ReaderAt.ReadAt(b, offset)
+}
+
+// chosenOf is a source of which the receiver chooses.
+func chosenOf(data []byte, wishes Wishes) Source {
+	src := sourceOf("f", data)
+	src.Choice = &Choice{Wishes: wishes}
+	return src
+}
+
+// A file of which the transfer was cut goes on where it stopped. What differs crosses again, and the result is whole in any case.
+//
+// parity: X02
+func TestResumeFile(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	ctx := testContext(t)
+	data := noise(3*resumeBlock + 1000)
+	for name, c := range map[string]struct {
+		between func(t *testing.T, part string)
+		kept    int64
+	}{
+		"as it was":     {func(*testing.T, string) {}, 2 * resumeBlock},
+		"block changed": {func(t *testing.T, part string) { overwrite(t, part, []byte{data[5] ^ 1}, 5) }, resumeBlock},
+		"shorter": {func(t *testing.T, part string) {
+			if err := os.Truncate(part, resumeBlock); err != nil {
+				t.Fatal(err)
+			}
+		}, resumeBlock},
+		"longer than the file": {func(t *testing.T, part string) {
+			if err := os.Truncate(part, int64(len(data))+1); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+		"of others": {func(t *testing.T, part string) {
+			if err := os.Chmod(part, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+		"gone": {func(t *testing.T, part string) {
+			if err := os.Remove(part); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opt := DirOptions{KeepFor: time.Hour, KeepPartial: name == "of others"} // a part that is not used stays
+			srv := serve(t, device(t, iwarp.Config{}), Receiver{}, opt)
+			dev := device(t, iwarp.Config{})
+			s := Sender{Chunk: 1 << 20}
+			cut := chosenOf(data, 0)
+			cut.Data = cutAt{cut.Data, 2 * resumeBlock}
+			_, err := s.Send(ctx, dev, srv.addr, cut)
+			wantCode(t, err, CodeSource, false)
+			if _, err := srv.outcome(ctx); err == nil {
+				t.Error("the receiver has no error")
+			}
+			if got := srv.names(); !slices.Equal(got, []string{partialName("f")}) {
+				t.Fatalf("the directory has %q", got)
+			}
+			c.between(t, filepath.Join(srv.path, partialName("f")))
+			res, err := s.Send(ctx, dev, srv.addr, chosenOf(data, 0))
+			if err != nil || res.Kept > c.kept || res.Kept < c.kept-resumeBlock || res.Size != int64(len(data)) {
+				t.Errorf("got %+v, %v; want about %d bytes kept", res, err, c.kept)
+			}
+			if res.Kept > 0 && res.Sum != [SumLen]byte{} {
+				t.Error("a file of which a part crossed has a digest")
+			}
+			srv.wantFile("f", data)
+			if mode := mustInfo(t, filepath.Join(srv.path, "f")).Mode().Perm(); mode != freshMode(t) {
+				t.Errorf("the file has mode %v, a new one %v", mode, freshMode(t))
+			}
+		})
+	}
+}
+
+func overwrite(t *testing.T, path string, b []byte, offset int64) {
+	t.Helper()
+	f := must(os.OpenFile(path, os.O_WRONLY, 0))(t)
+	must(f.WriteAt(b, offset))(t)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustInfo(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	return must(os.Stat(path))(t)
+}
+
+// freshMode returns the mode of a new file.
+func freshMode(t *testing.T) os.FileMode {
+	t.Helper()
+	f := must(os.OpenFile(filepath.Join(t.TempDir(), "new"), os.O_CREATE|os.O_WRONLY, 0o644))(t)
+	defer f.Close()
+	return must(f.Stat())(t).Mode().Perm()
+}
+
+// A second transfer of a name is refused while one runs that another process has begun.
+func TestResumeIsLocked(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	path := t.TempDir()
+	var files []*dirFile
+	for range 2 { // two Dirs stand for two processes
+		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		defer d.Close()
+		files = append(files, must(d.Open("f", Meta{}, 10))(t).(*dirFile))
+	}
+	offer := Offer{Size: 10, NewHash: Hashes{}.sumHash(SHA256)}
+	if err := files[0].Choose(offer); err != nil {
+		t.Fatal(err)
+	}
+	err := files[1].Choose(offer)
+	if !errors.Is(err, CodeExists) {
+		t.Errorf("got %v", err)
+	}
+	wantText(t, err.Error(), `"f" is being received right now by another process`)
+	for _, f := range files {
+		if err := f.Discard(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := entries(t, path); len(got) != 0 {
+		t.Errorf("transfers without data leave %q", got)
+	}
+}
+
+// A file that the receiver has is left out: by size and time, or by its contents. One that differs in some blocks crosses in part.
+func TestUpdateFile(t *testing.T) {
+	ctx := testContext(t)
+	data := noise(2*resumeBlock + 5)
+	old := time.Unix(1e9, 12345)
+	meta := Meta{Mode: 0o640, ModTime: old}
+	changed := bytes.Clone(data)
+	changed[1]++
+	for name, c := range map[string]struct {
+		there  []byte
+		time   time.Time
+		wishes Wishes
+		kept   int64
+	}{
+		"the same, by time":           {data, old, WishUpdate, int64(len(data))},
+		"another time":                {data, old.Add(1), WishUpdate, 0},
+		"another size":                {data[1:], old, WishUpdate, 0},
+		"the same time, not contents": {changed, old, WishUpdate, int64(len(data))},
+		"the same, by contents":       {data, old, WishChecksum, int64(len(data))},
+		"contents and another time":   {data, old.Add(1), WishChecksum, int64(len(data))},
+		"one block differs":           {changed, old, WishChecksum, resumeBlock + 5},
+		"no wish":                     {data, old, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true, KeepFor: time.Hour})
+			at := filepath.Join(srv.path, "f")
+			if err := errors.Join(os.WriteFile(at, c.there, 0o640), os.Chtimes(at, c.time, c.time)); err != nil {
+				t.Fatal(err)
+			}
+			src := chosenOf(data, c.wishes)
+			src.Meta = meta
+			var s Sender
+			res, err := s.Send(ctx, device(t, iwarp.Config{}), srv.addr, src)
+			if err != nil || res.Kept != c.kept {
+				t.Errorf("%d bytes were kept, %v; want %d", res.Kept, err, c.kept)
+			}
+			if name == "the same time, not contents" {
+				data := changed
+				srv.wantFile("f", data)
+			} else {
+				srv.wantFile("f", data)
+			}
+			if got := mustInfo(t, at).ModTime(); !got.Equal(old) {
+				t.Errorf("the time is %v", got)
+			}
+		})
+	}
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true})
+	_, err := (&Sender{}).Send(ctx, device(t, iwarp.Config{}), srv.addr, chosenOf(data, WishDelete))
+	wantCode(t, err, CodeUnsupported, true, "nothing to remove beside the file")
+}
+
+// A source that has grown is found although the receiver wants nothing of it.
+func TestGrownSourceOfNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	data := noise(1000)
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true})
+	dev := device(t, iwarp.Config{})
+	src := chosenOf(data, 0)
+	if _, err := (&Sender{}).Send(ctx, dev, srv.addr, src); err != nil {
+		t.Fatal(err)
+	}
+	src = chosenOf(data[:999], WishChecksum)
+	src.Data = bytes.NewReader(data)
+	_, err := (&Sender{}).Send(ctx, dev, srv.addr, src)
+	wantCode(t, err, CodeChanged, false, "has grown")
+}
