@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -30,6 +31,7 @@ func (s *storing) listRemovals() error {
 	if s.choice == nil || s.choice.offer.Wishes&xfer.WishDelete == 0 {
 		return nil
 	}
+	next := s.m.siblings()
 	above := []int{} // for each depth the directory that is being listed, in the list, or -1: it is not there yet
 	return s.meet(func(i int, at string, old fs.FileInfo) error {
 		s.steps.Add(1)
@@ -44,13 +46,8 @@ func (s *storing) listRemovals() error {
 			return nil
 		}
 		above = append(above[:e.Depth], -1)
-		var names []string // in ascending order
-		for j := i + 1; j < s.m.after(i); j++ {
-			if s.m.Entries[j].Depth == e.Depth+1 {
-				names = append(names, s.m.Entries[j].Name)
-			}
-		}
-		return s.eachName(at, func(d fs.DirEntry) error {
+		names := s.m.names(i, next)
+		return s.eachListed(at, func(d fs.DirEntry) error {
 			if _, known := slices.BinarySearch(names, d.Name()); known || s.protects(d.Name()) {
 				return nil
 			}
@@ -122,7 +119,7 @@ func (s *storing) remove(at string, r removal) error {
 	if err := s.listed(r); err != nil || !r.dir {
 		return err
 	}
-	err := s.eachName(at, func(d fs.DirEntry) error {
+	err := s.eachListed(at, func(d fs.DirEntry) error {
 		if s.protects(d.Name()) {
 			return nil
 		}
@@ -185,4 +182,13 @@ func (s *storing) isEmpty(at string) bool {
 	defer func() { _ = f.Close() }() // nothing was written to it
 	_, err = f.ReadDir(1)
 	return err == io.EOF //nolint:errorlint // ReadDir returns it as it is
+}
+
+// eachListed calls do for each entry of a directory of the receiver.
+func (s *storing) eachListed(at string, do func(fs.DirEntry) error) error {
+	dir, err := s.dir.root.OpenRoot(at)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.eachName(dir, do), dir.Close())
 }

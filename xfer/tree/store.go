@@ -34,6 +34,7 @@ type storing struct {
 	host     hostquota.Host // of the sender; zero: not known
 
 	steps   atomic.Uint64 // grows with the work
+	stopped atomic.Bool   // the transfer is over
 	choice  *choosing     // nil: all bytes cross
 	blocks  int64         // of which sums are wanted
 	named   bool          // temp has the name where a later transfer looks for it
