@@ -123,7 +123,7 @@ func (s *storing) clear() error {
 
 // clearedIn returns the pass of clear for entries of a kind.
 func clearedIn(k Kind) int {
-	switch k { //nolint:exhaustive // the others
+	switch k {
 	case Directory:
 		return 0
 	case HardLink:
