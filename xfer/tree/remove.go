@@ -1,6 +1,8 @@
 package tree
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -18,59 +20,97 @@ type removal struct {
 	depth  int
 	parent int // the number of the directory in the list that has it; -1: the tree's own
 	dir    bool
-	stays  bool // it is in the list because of the entries below it
-	spared bool // the sender does not want that it goes
+	stays  bool  // it is in the list because of the entries below it
+	spared bool  // the sender does not want that it goes
+	way    bool  // it is where the sender has an entry of another kind, or below such a one
+	gone   bool  // it has been removed
+	stamp  stamp // unless it stays
 }
 
 // removalCost is the number of bytes that a removal counts for, beside those of its name.
-const removalCost = 96
+const removalCost = 144
 
 // listRemovals lists what the sender does not have, each directory before its contents.
 func (s *storing) listRemovals() error {
-	if s.choice == nil || s.choice.offer.Wishes&xfer.WishDelete == 0 {
+	if !s.deletes() {
 		return nil
 	}
+	next := s.m.siblings()
 	above := []int{} // for each depth the directory that is being listed, in the list, or -1: it is not there yet
-	return s.meet(func(i int, at string, old fs.FileInfo) error {
-		s.steps.Add(1)
+	w := walk{root: s.dir.root}
+	err := s.meet(func(i int, at string, old fs.FileInfo) error {
+		if err := s.step(); err != nil || old == nil || i == 0 && !old.IsDir() {
+			return err
+		}
 		e := &s.m.Entries[i]
-		if old == nil || i == 0 && !old.IsDir() {
-			return nil
-		}
+		var err error
 		if (e.Kind == Directory) != old.IsDir() {
-			return s.goes(at, i, old.IsDir(), &above)
+			err = s.listConflict(&w, i, at, &above)
+		} else if old.IsDir() {
+			above = append(above[:e.Depth], -1)
+			err = s.listExtra(&w, i, at, s.m.names(i, next), &above)
 		}
-		if !old.IsDir() {
-			return nil
+		if err != nil {
+			return described("list", s.m.Path(i), err)
 		}
-		above = append(above[:e.Depth], -1)
-		var names []string // in ascending order
-		for j := i + 1; j < s.m.after(i); j++ {
-			if s.m.Entries[j].Depth == e.Depth+1 {
-				names = append(names, s.m.Entries[j].Name)
-			}
-		}
-		return s.eachName(at, func(d fs.DirEntry) error {
-			if _, known := slices.BinarySearch(names, d.Name()); known || s.protects(d.Name()) {
-				return nil
-			}
-			parent, err := s.context(i, &above)
-			if err != nil {
-				return err
-			}
-			return s.remove(filepath.Join(at, d.Name()), removal{name: d.Name(), depth: e.Depth, parent: parent, dir: d.IsDir()})
-		})
+		return nil
 	})
+	return errors.Join(err, w.leave())
 }
 
-// goes lists an entry that stands in the place of an entry of another kind.
-func (s *storing) goes(at string, i int, dir bool, above *[]int) error {
+// listConflict lists an entry that stands in the place of an entry of another kind.
+func (s *storing) listConflict(w *walk, i int, at string, above *[]int) error {
+	dir, dev, err := w.open(filepath.Dir(at))
+	if err != nil {
+		return err
+	}
 	e := &s.m.Entries[i]
 	parent, err := s.context(e.parent, above)
 	if err != nil {
 		return err
 	}
-	return s.remove(at, removal{name: e.Name, depth: e.Depth - 1, parent: parent, dir: dir})
+	return s.remove(dir, dev, removal{name: e.Name, depth: e.Depth - 1, parent: parent, way: true})
+}
+
+// listExtra lists the entries of directory i that the sender does not have. It refuses a directory in which the file system finds an entry by a name that the
+// entry does not have, because of its case, say: the list would have a file that the transfer keeps.
+func (s *storing) listExtra(w *walk, i int, at string, names []string, above *[]int) error {
+	dir, dev, err := w.open(at)
+	if err != nil {
+		return err
+	}
+	met := make([]bool, len(names))
+	err = s.eachName(dir, func(d fs.DirEntry) error {
+		if n, known := slices.BinarySearch(names, d.Name()); known {
+			met[n] = true
+			return nil
+		}
+		if s.protects(d.Name()) {
+			return nil
+		}
+		parent, err := s.context(i, above)
+		if err != nil {
+			return err
+		}
+		return s.remove(dir, dev, removal{name: d.Name(), depth: s.m.Entries[i].Depth, parent: parent})
+	})
+	if err != nil {
+		return err
+	}
+	for n, name := range names {
+		if met[n] {
+			continue
+		}
+		if err := s.step(); err != nil {
+			return err
+		}
+		if _, err := dir.Lstat(name); err == nil {
+			return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry, so that nothing can be removed there; send without --delete", quote(name))
+		} else if !absentError(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // context lists the directory of entry i with those around it, unless they are listed, and returns its number in the list; -1 for the root.
@@ -112,23 +152,52 @@ func (s *storing) listed(r removal) error {
 	return nil
 }
 
-// remove lists an entry with everything below it.
-func (s *storing) remove(at string, r removal) error {
-	s.steps.Add(1)
+// remove lists an entry of an open directory with everything below it. What is mounted there stays, because it is no part of the tree. dev is the file system of the directory.
+func (s *storing) remove(dir *os.Root, dev uint64, r removal) error {
 	if r.depth >= s.dir.opt.Limits.Depth {
 		return failf(xfer.CodeTooLarge, "%s, which the sender does not have, is below %d directories, the limit of this receiver", quote(r.name), r.depth)
+	}
+	info, err := dir.Lstat(r.name)
+	if absentError(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.dir, r.stamp = info.IsDir(), stampOf(info)
+	if r.dir && r.stamp.id.dev != dev { // other entries may have another number on an overlay
+		return s.stays(&r)
 	}
 	n := len(s.removals)
 	if err := s.listed(r); err != nil || !r.dir {
 		return err
 	}
-	err := s.eachName(at, func(d fs.DirEntry) error {
+	sub, _, err := enter(dir, r.name)
+	if err != nil {
+		return err
+	}
+	err = s.eachName(sub, func(d fs.DirEntry) error {
+		below := removal{name: d.Name(), depth: r.depth + 1, parent: n, way: r.way}
 		if s.protects(d.Name()) {
-			return nil
+			return s.stays(&below)
 		}
-		return s.remove(filepath.Join(at, d.Name()), removal{name: d.Name(), depth: r.depth + 1, parent: n, dir: d.IsDir()})
+		return s.remove(sub, dev, below)
 	})
-	return err
+	return errors.Join(err, sub.Close())
+}
+
+// stays refuses the tree if an entry that does not go is where the sender has something else.
+func (s *storing) stays(r *removal) error {
+	if !r.way {
+		return nil
+	}
+	return failf(xfer.CodeExists, "%s, which this receiver does not remove, is where the sender has no directory", quote(s.pathInTree(r)))
+}
+
+// stampOf returns the state of an entry.
+func stampOf(info fs.FileInfo) stamp {
+	id, _ := identityOf(info)
+	return stamp{info.Size(), info.ModTime(), id}
 }
 
 // nextRemovals returns the next removals for the sender.
@@ -141,48 +210,155 @@ func (s *storing) nextRemovals() (list []xfer.Removal) {
 	return list
 }
 
-// removeListed removes what was listed and the sender has not spared, the contents of each directory before it. A directory that still has entries stays.
-func (s *storing) removeListed() error {
-	for i := len(s.removals) - 1; i >= 0; i-- {
-		s.steps.Add(1)
-		r := &s.removals[i]
-		if r.stays || r.spared {
-			continue
-		}
-		at := s.removalPath(i)
-		switch info, err := s.dir.root.Lstat(at); {
-		case absentError(err):
-			continue
-		case err != nil:
-			return storageFailure("look for", r.name, err)
-		case info.IsDir() != r.dir: // something else has the name now
-			continue
-		}
-		if err := s.dir.root.Remove(at); err != nil && !absentError(err) && (!r.dir || s.isEmpty(at)) {
-			return storageFailure("remove", r.name, err)
+// removeListed removes what was listed and the sender has not spared, the contents of each directory before it: first, with way, the entries that are where the sender has others,
+// and after those of the sender have their names, the rest. Of the rest, a directory that still has entries or is in use stays.
+func (s *storing) removeListed(way bool) error {
+	if way {
+		for i := range s.removals {
+			if r := &s.removals[i]; r.way && r.spared {
+				return failf(xfer.CodeExists, "%s, which the sender does not remove, is where the sender has an entry of another kind", quote(s.pathInTree(r)))
+			}
 		}
 	}
-	return nil
+	w := walk{root: s.dir.root}
+	for i := len(s.removals) - 1; i >= 0; i-- {
+		r := &s.removals[i]
+		if r.stays || r.spared || r.way != way {
+			continue
+		}
+		err := s.step()
+		if err == nil {
+			err = s.removeOne(&w, r)
+		}
+		if err != nil {
+			return errors.Join(described("remove", s.pathInTree(r), err), w.leave())
+		}
+	}
+	return w.leave()
 }
 
-// removalPath returns the path of a removal, below the root of the Dir.
-func (s *storing) removalPath(i int) string {
-	var names []string
-	for ; i >= 0; i = s.removals[i].parent {
+// removeOne removes an entry, unless it is another one now.
+func (s *storing) removeOne(w *walk, r *removal) error {
+	dir, _, err := w.open(filepath.Join(s.name, filepath.Dir(s.pathInTree(r))))
+	if absentError(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	info, err := dir.Lstat(r.name)
+	if absentError(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if now := stampOf(info); info.IsDir() != r.dir || now.id != r.stamp.id || !r.dir && (now.size != r.stamp.size || !now.time.Equal(r.stamp.time)) {
+		return s.left(r)
+	}
+	switch err = dir.Remove(r.name); {
+	case err == nil:
+		r.gone = true
+		return nil
+	case absentError(err):
+		return nil
+	case errors.Is(err, syscall.EBUSY), r.dir && !isEmpty(dir, r.name):
+		return s.left(r)
+	}
+	return err
+}
+
+// left fails if an entry that is left is where the sender has another one.
+func (s *storing) left(r *removal) error {
+	if !r.way {
+		return nil
+	}
+	return failf(xfer.CodeExists, "%s has changed or is in use at the receiver, where the sender has an entry of another kind; send the tree again", quote(s.pathInTree(r)))
+}
+
+// withRemoved adds to an error how many entries were removed before it.
+func (s *storing) withRemoved(err error) error {
+	n := 0
+	for i := range s.removals {
+		if s.removals[i].gone {
+			n++
+		}
+	}
+	if n == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %d entries of the receiver are removed", err, n)
+}
+
+// pathInTree returns the path of a removal, below the tree.
+func (s *storing) pathInTree(r *removal) string {
+	names := []string{r.name}
+	for i := r.parent; i >= 0; i = s.removals[i].parent {
 		names = append(names, s.removals[i].name)
 	}
-	names = append(names, s.name)
 	slices.Reverse(names)
 	return filepath.Join(names...)
 }
 
-// isEmpty reports whether a directory has no entries.
-func (s *storing) isEmpty(at string) bool {
-	f, err := s.dir.root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// isEmpty reports whether a directory, which is in an open one, has no entries.
+func isEmpty(dir *os.Root, name string) bool {
+	sub, _, err := enter(dir, name)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = sub.Close() }()
+	f, err := sub.Open(".")
 	if err != nil {
 		return false
 	}
 	defer func() { _ = f.Close() }() // nothing was written to it
 	_, err = f.ReadDir(1)
-	return err == io.EOF //nolint:errorlint // ReadDir returns it as it is
+	return errors.Is(err, io.EOF)
+}
+
+// walk opens directories of the receiver and follows no links. It keeps the one that was used last.
+type walk struct {
+	root *os.Root
+	dir  *os.Root // the directory at; nil: none is open
+	at   string
+	dev  uint64 // the file system of dir
+}
+
+// open returns a directory, which is the walk's, and its file system.
+func (w *walk) open(at string) (*os.Root, uint64, error) {
+	if w.dir != nil && w.at == at {
+		return w.dir, w.dev, nil
+	}
+	const slash = string(filepath.Separator)
+	rest, below := strings.CutPrefix(at, w.at+slash)
+	if w.dir == nil || !below {
+		rest = at
+		if err := w.leave(); err != nil {
+			return nil, 0, err
+		}
+	}
+	for name := range strings.SplitSeq(rest, slash) {
+		from := w.dir
+		if from == nil {
+			from = w.root
+		}
+		sub, info, err := enter(from, name)
+		if err != nil {
+			return nil, 0, errors.Join(err, w.leave())
+		}
+		if err := w.leave(); err != nil {
+			return nil, 0, errors.Join(err, sub.Close())
+		}
+		id, _ := identityOf(info)
+		w.dir, w.dev = sub, id.dev
+	}
+	w.at = at
+	return w.dir, w.dev, nil
+}
+
+// leave closes the directory that was used last.
+func (w *walk) leave() error {
+	dir := w.dir
+	w.dir, w.at = nil, ""
+	return closeRoot(dir)
 }

@@ -1,13 +1,12 @@
 package tree
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -104,39 +103,78 @@ func (s *storing) probe() error {
 	return nil
 }
 
-// clear removes the staged entries that are not in the manifest, or of another kind there. It notes how much of the other files is there.
+// clear removes the staged entries that are not in the manifest, or of another kind there. It notes how much of the other files is there. Directories
+// come first, so that no path goes through a link that the earlier part has in the place of one; then hard links, because staged files with several
+// names are not used.
 func (s *storing) clear() error {
-	for i := range s.m.Entries { // first, because staged files with several names are not used
-		if s.m.Entries[i].Kind == HardLink {
-			if err := s.dir.root.Remove(s.staged(i)); err != nil && !absentError(err) {
-				return storageFailure("remove the earlier part of", s.m.Path(i), err)
-			}
-		}
-	}
-	for i := range s.m.Entries {
-		s.steps.Add(1)
-		at := filepath.ToSlash(s.staged(i))
-		old, err := s.fsys.Lstat(at)
-		if err != nil {
-			if absentError(err) {
+	next := s.m.siblings()
+	for pass := range 3 {
+		for i := range s.m.Entries {
+			if clearedIn(s.m.Entries[i].Kind) != pass {
 				continue
 			}
-			return storageFailure("look for", s.m.Path(i), err)
-		}
-		e := &s.m.Entries[i]
-		switch {
-		case e.Kind == Directory && old.IsDir():
-			err = s.prune(i, at)
-		case e.Kind == File && s.adopts(i, at, old):
-			err = s.dir.root.Chmod(filepath.FromSlash(at), 0o600)
-		default:
-			err = s.dir.root.RemoveAll(filepath.FromSlash(at))
-		}
-		if err != nil {
-			return storageFailure("go on with", s.m.Path(i), err)
+			if err := s.clearEntry(i, next); err != nil {
+				return described("go on with", s.m.Path(i), err)
+			}
 		}
 	}
 	return nil
+}
+
+// clearedIn returns the pass of clear for entries of a kind.
+func clearedIn(k Kind) int {
+	switch k {
+	case Directory:
+		return 0
+	case HardLink:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// clearEntry prepares one staged entry.
+func (s *storing) clearEntry(i int, next siblings) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	at, e := filepath.ToSlash(s.staged(i)), &s.m.Entries[i]
+	old, err := s.fsys.Lstat(at)
+	switch {
+	case absentError(err):
+		return nil
+	case err != nil:
+		return err
+	case e.Kind == Directory && old.IsDir():
+		return s.prune(i, at, next)
+	case e.Kind == File && s.adopts(i, at, old):
+		return s.dir.root.Chmod(filepath.FromSlash(at), 0o600)
+	}
+	dir, name, err := s.fsys.in(at)
+	if err != nil {
+		return err
+	}
+	return s.removeAll(dir, name)
+}
+
+// step counts a step of the work, and fails if the transfer is over.
+func (s *storing) step() error {
+	s.steps.Add(1)
+	if s.stopped.Load() {
+		return failf(xfer.CodeCanceled, "the transfer of %s is over", quote(s.name))
+	}
+	return nil
+}
+
+// Stop lets the work under way fail at its next step. It may be called while another goroutine calls the other methods.
+func (c *claimed) Stop() { c.s.stopped.Store(true) }
+
+// described returns an error of the file system as storageFailure does, and others as they are.
+func described(doing, name string, err error) error {
+	if _, ok := errors.AsType[*failure](err); ok {
+		return err
+	}
+	return storageFailure(doing, name, err)
 }
 
 // absentError reports whether there is no such entry, or no directory that could have it.
@@ -165,7 +203,7 @@ func (s *storing) adopts(i int, at string, old fs.FileInfo) bool {
 }
 
 // prune gives a staged directory its mode, and removes the entries that the directory does not have.
-func (s *storing) prune(i int, at string) error {
+func (s *storing) prune(i int, at string, next siblings) error {
 	mode := s.newDir | 0o700
 	if s.given(&s.m.Entries[i]) {
 		mode = s.dirMode(i)
@@ -173,37 +211,122 @@ func (s *storing) prune(i int, at string) error {
 	if err := s.dir.root.Chmod(filepath.FromSlash(at), mode); err != nil {
 		return err
 	}
-	var names []string // in ascending order
-	for j := i + 1; j < s.m.after(i); j++ {
-		if s.m.Entries[j].Depth == s.m.Entries[i].Depth+1 {
-			names = append(names, s.m.Entries[j].Name)
-		}
-	}
-	return s.eachName(filepath.FromSlash(at), func(d fs.DirEntry) error {
-		s.steps.Add(1)
-		if _, known := slices.BinarySearchFunc(names, d.Name(), cmp.Compare); known {
-			return nil
-		}
-		return s.dir.root.RemoveAll(filepath.FromSlash(path.Join(at, d.Name())))
-	})
-}
-
-// eachName calls do for each entry of a directory of the receiver, which do may remove.
-func (s *storing) eachName(at string, do func(fs.DirEntry) error) error {
-	f, err := s.dir.root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	dir, _, err := s.fsys.in(at + "/")
 	if err != nil {
 		return err
 	}
-	list, err := f.ReadDir(-1)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	for _, d := range list {
-		if err := do(d); err != nil {
+	names := s.m.names(i, next)
+	for removed := true; removed; { // again, because a file system may leave out entries while others go
+		removed = false
+		err := s.eachName(dir, func(d fs.DirEntry) error {
+			if _, known := slices.BinarySearch(names, d.Name()); known {
+				return nil
+			}
+			removed = true
+			return s.removeAll(dir, d.Name())
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// siblings has, for each entry, the number of the first entry in it, and that of the next entry in its directory; 0: there is none.
+type siblings struct{ first, next []int32 }
+
+// siblings returns those of all entries.
+func (m *Manifest) siblings() siblings {
+	n := len(m.Entries)
+	s := siblings{make([]int32, n), make([]int32, n)}
+	for i := n - 1; i > 0; i-- {
+		dir := m.Entries[i].parent
+		s.next[i], s.first[dir] = s.first[dir], int32(i) //nolint:gosec // a manifest of so many entries does not fit into memory
+	}
+	return s
+}
+
+// names returns the names of the entries of directory i, in ascending order.
+func (m *Manifest) names(i int, s siblings) (names []string) {
+	for j := s.first[i]; j != 0; j = s.next[j] {
+		names = append(names, m.Entries[j].Name)
+	}
+	return names
+}
+
+// eachName calls do for each entry of an open directory, which do may remove.
+func (s *storing) eachName(dir *os.Root, do func(fs.DirEntry) error) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	for {
+		list, err := f.ReadDir(entriesAtOnce)
+		for _, d := range list {
+			if err := s.step(); err != nil {
+				return err
+			}
+			if err := do(d); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// enter opens a directory that is in another one. It follows no link, also if one takes the place of the directory at this moment.
+func enter(dir *os.Root, name string) (*os.Root, fs.FileInfo, error) {
+	info, err := dir.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.IsDir() {
+		return nil, nil, syscall.ENOTDIR
+	}
+	sub, err := dir.OpenRoot(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, err := sub.Stat(".")
+	if err == nil && !os.SameFile(info, at) {
+		err = syscall.ENOTDIR
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, sub.Close())
+	}
+	return sub, at, nil
+}
+
+// removeAll removes an entry of an open directory, with everything in it.
+func (s *storing) removeAll(dir *os.Root, name string) error {
+	if err := s.step(); err != nil {
+		return err
+	}
+	err := dir.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	sub, _, oerr := enter(dir, name)
+	if oerr != nil {
+		return err
+	}
+	for found := true; found && oerr == nil; { // again, because a file system may leave out entries while others go
+		found = false
+		oerr = s.eachName(sub, func(d fs.DirEntry) error {
+			found = true
+			return s.removeAll(sub, d.Name())
+		})
+	}
+	if err := errors.Join(oerr, sub.Close()); err != nil {
+		return err
+	}
+	return dir.Remove(name)
 }
 
 // wrapUp finishes the staged files of which nothing had to come again.
@@ -214,6 +337,9 @@ func (s *storing) wrapUp() error {
 	for i := range s.choice.state {
 		if s.choice.state[i] != staged {
 			continue
+		}
+		if err := s.step(); err != nil {
+			return err
 		}
 		if err := s.turn(i); err != nil {
 			return err

@@ -34,6 +34,7 @@ type storing struct {
 	host     hostquota.Host // of the sender; zero: not known
 
 	steps   atomic.Uint64 // grows with the work
+	stopped atomic.Bool   // the transfer is over
 	choice  *choosing     // nil: all bytes cross
 	blocks  int64         // of which sums are wanted
 	named   bool          // temp has the name where a later transfer looks for it
@@ -350,24 +351,27 @@ func (s *storing) Commit() error {
 	if err != nil {
 		return err
 	}
-	if err := s.removeListed(); err != nil {
-		return err
-	}
-	whole, err := s.move()
-	if err == nil {
-		err = s.dressKept()
+	whole := false
+	if err = s.removeListed(true); err == nil {
+		whole, err = s.move()
 	}
 	if err != nil {
-		return err
+		return s.withRemoved(err)
 	}
-	if err = s.dress(); err == nil {
+	if err = s.removeListed(false); err == nil {
+		err = s.dressKept()
+	}
+	if err == nil {
+		err = s.dress()
+	}
+	if err == nil {
 		err = s.settle()
 	}
 	if err != nil {
 		if !whole || s.dir.root.Rename(s.name, s.staged(0)) != nil {
 			err = fmt.Errorf("%w; the tree stands under its name", err)
 		}
-		return err
+		return s.withRemoved(err)
 	}
 	return s.close()
 }
