@@ -354,13 +354,13 @@ func (s *storing) Commit() error {
 		return err
 	}
 	whole, err := s.move()
-	if err == nil {
-		err = s.dressKept()
-	}
 	if err != nil {
 		return err
 	}
-	if err = s.dress(); err == nil {
+	if err = s.dressKept(); err == nil {
+		err = s.dress()
+	}
+	if err == nil {
 		err = s.settle()
 	}
 	if err != nil {
