@@ -251,6 +251,9 @@ func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 	if s.choice != nil && !s.choice.last {
 		return s.refuse(acts, failf(CodeProtocol, "the client sent END while the server had not chosen all that it needs"))
 	}
+	if s.choice != nil && s.choice.awaitsVeto() {
+		return s.refuse(acts, failf(CodeProtocol, "the client sent END before it had answered the list of removals"))
+	}
 	if m.number != uint64(s.limit) || s.arrived != s.limit {
 		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.limit))
 	}
