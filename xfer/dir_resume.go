@@ -225,7 +225,7 @@ func (f *dirFile) Want() (w Wanted, err error) {
 		for to < r.have && r.differs(to) {
 			to = min(to+resumeBlock, r.have)
 		}
-		if to == r.have {
+		if to >= r.have { // r.have may be 0, before the head
 			to = r.offer.Size
 		}
 		if r.next = to; to > from {
