@@ -27,8 +27,9 @@ func newChosen(c *Choice, size int64) *chosen {
 	return &chosen{Choice: c, source: size, ends: ranges{c.Head, c.Head}}
 }
 
-// mostSummed bounds the bytes that are hashed for one chunk of sums.
-const mostSummed = MaxSumRange
+// mostSummed bounds the bytes that are hashed for one chunk, unless a single range has more, because a read that takes longer than the timeout of a side would end the
+// transfer, and each later one at the same place.
+const mostSummed = 4 << 20
 
 // next takes the parts of the next chunk out of the queue, for the action that reads them, and returns their length in the chunk.
 func (s *chosen) next(read *action, chunk int) (n int) {

@@ -1,5 +1,10 @@
 package xfer
 
+import (
+	"math"
+	"slices"
+)
+
 // choosing is the part of a fastServer that lets the file choose. After the head, the file of the protocol is the answer to the requests: its
 // length is known as far as they were sent.
 //
@@ -99,6 +104,9 @@ func (s *fastServer) sendWant(acts []action) []action {
 		if !c.ends.fits(r, s.size) {
 			return s.refuse(acts, failf(CodeOther, "the receiver's file wants %d bytes at offset %d, which do not follow the others", r.Length, r.Offset))
 		}
+		if r.crossing() > math.MaxInt64-s.limit {
+			return s.refuse(acts, failf(CodeTooLarge, "the answers to the requests have more than %d bytes", int64(math.MaxInt64)))
+		}
 		m.tail = c.ends.append(m.tail, r)
 		m.count++
 		s.limit += r.crossing()
@@ -120,6 +128,11 @@ func (s *fastServer) sendWant(acts []action) []action {
 // isAnswer reports whether m answers the next NOTE.
 func (c *choosing) isAnswer(m fastMessage) bool {
 	return c.answered < c.notes && m.number == c.answered+1 && len(m.tail) == 0 && uint64(m.word)>>c.counts[0] == 0
+}
+
+// awaitsVeto reports whether the client has not answered a NOTE with removals, of which it may spare some.
+func (c *choosing) awaitsVeto() bool {
+	return slices.ContainsFunc(c.counts, func(n int) bool { return n > 0 })
 }
 
 // noteAnswered takes the client's answer to a NOTE.

@@ -478,6 +478,7 @@ func TestBadChoosers(t *testing.T) {
 		"empty chunk":            {append(head[:2:2], message(fastMessage{kind: fastChunk})), CodeProtocol, "chunk 0 has 0 bytes"},
 		"chunk before the wants": {append(head[:4:4], message(fastMessage{kind: fastChunk, number: 1, length: 1})), CodeProtocol, "after the end of the file"},
 		"end before the last":    {append(head[:4:4], message(fastMessage{kind: fastEnd, number: 100})), CodeProtocol, "had not chosen all"},
+		"end before the answer":  {append(head[:4:4], event{kind: evWanted, want: Wanted{Removals: []Removal{{Name: "r"}}}}, event{kind: evWanted, want: Wanted{Last: true}}, message(fastMessage{kind: fastEnd, number: 100})), CodeProtocol, "before it had answered"},
 		"failing file":           {append(head[:4:4], event{kind: evWanted, err: failf(CodeStorage, "full")}), CodeStorage, "full"},
 		"file that waits":        {append(head[:4:4], event{kind: evWanted}), CodeOther, "wants nothing"},
 		"ranges out of order":    {append(head[:4:4], event{kind: evWanted, want: Wanted{Ranges: []Range{{Offset: 200, Length: 5}, {Offset: 204, Length: 5}}}}), CodeOther, "do not follow"},
@@ -621,3 +622,44 @@ var errNotRead = errors.New("it was read")
 type failingAt struct{}
 
 func (failingAt) ReadAt([]byte, int64) (int, error) { return 0, errNotRead }
+
+// One read of the source hashes no more than one block, because a side hears nothing of the other meanwhile.
+func TestSumsOfOneRead(t *testing.T) {
+	s := newChosen(&Choice{}, 1<<40)
+	for i := range int64(16) {
+		s.queue = append(s.queue, Range{Offset: i * resumeBlock, Length: resumeBlock, Sum: true})
+	}
+	for range 16 {
+		var read action
+		if n := s.next(&read, 4096); n != SumLen || len(read.parts) != 1 {
+			t.Fatalf("a read has %d bytes, of %+v", n, read.parts)
+		}
+	}
+	for i := range int64(3) { // small ones are read together
+		s.queue = append(s.queue, Range{Offset: i * 1000, Length: 1000, Sum: true})
+	}
+	var read action
+	if n := s.next(&read, 4096); n != 3*SumLen || len(read.parts) != 3 {
+		t.Errorf("a read has %d bytes, of %+v", n, read.parts)
+	}
+}
+
+// A source of the largest size crosses with no sums beside it, because what crosses must have a length.
+func TestSumsBeyondAllSizes(t *testing.T) {
+	s := newFastServer(agreement{chunk: 4096, size: math.MaxInt64, buffers: 2, digest: NoDigest, chooses: true}, verbs.RemoteAddr{})
+	var failure error
+	for _, ev := range []event{
+		{kind: evReceived, data: appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("f")})},
+		{kind: evOpened},
+		{kind: evWanted, want: Wanted{Ranges: []Range{{Length: math.MaxInt64}, {Length: 1, Sum: true}}}},
+	} {
+		for _, a := range s.step(ev, nil) {
+			if a.kind == actFinish {
+				failure = a.err
+			}
+		}
+	}
+	if !errors.Is(failure, CodeTooLarge) {
+		t.Errorf("got %v", failure)
+	}
+}

@@ -240,6 +240,9 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 // restored, and it may be lost if the system crashes.
 func (f *dirFile) Commit() error {
 	if f.r != nil && f.r.none { // the receiver's file is the sender's, and the temporary one is empty
+		if err := f.commitOld(); err != nil {
+			return err
+		}
 		return f.Discard()
 	}
 	err := f.finish()

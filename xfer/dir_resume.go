@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -18,14 +19,15 @@ import (
 //	data   the blocks that differ, and everything behind the basis, are wanted
 type resuming struct {
 	offer  Offer
-	named  bool     // the temporary name is that of the file, where a later transfer finds it
-	none   bool     // nothing is wanted: the receiver's file is the sender's, or the sender only asks
-	basis  *os.File // nil: the temporary file itself
-	have   int64    // bytes of the basis, from its beginning
-	asked  int64    // the end of the last sum that is wanted
-	due    int      // sums that have not come
-	differ []uint64 // a bit for each block
-	next   int64    // the end of the last data that are wanted
+	named  bool        // the temporary name is that of the file, where a later transfer finds it
+	none   bool        // nothing is wanted: the receiver's file is the sender's, or the sender only asks
+	old    fs.FileInfo // of the file that the transfer would replace, as it was compared; nil: it is not compared
+	basis  *os.File    // nil: the temporary file itself
+	have   int64       // bytes of the basis, from its beginning
+	asked  int64       // the end of the last sum that is wanted
+	due    int         // sums that have not come
+	differ []uint64    // a bit for each block
+	next   int64       // the end of the last data that are wanted
 }
 
 const (
@@ -92,7 +94,7 @@ func (d *Dir) openPartial(temp, name string) (part *os.File, again bool, err err
 	if err != nil {
 		return nil, errors.Is(err, fs.ErrNotExist), nil
 	}
-	if !info.Mode().IsRegular() || !trusted(info) {
+	if !info.Mode().IsRegular() { // opening a device may have effects
 		return nil, false, nil
 	}
 	part, err = d.root.OpenFile(temp, os.O_RDWR|syscall.O_NONBLOCK, 0) // O_NONBLOCK, because opening a pipe would block
@@ -109,6 +111,7 @@ func (d *Dir) openPartial(temp, name string) (part *os.File, again bool, err err
 		err = nil
 	case lerr != nil || serr != nil || !os.SameFile(at, opened):
 		again = true
+	case !opened.Mode().IsRegular() || !trusted(opened): // it is not used, and stays
 	default:
 		return part, false, nil
 	}
@@ -168,9 +171,10 @@ func (r *resuming) block(offset int64) int64 { return (offset - r.offer.Head) / 
 // compareOld takes the file that the transfer would replace as the basis, or finds that it is the sender's file.
 func (f *dirFile) compareOld() error {
 	info, err := f.dir.root.Lstat(f.name)
-	if err != nil || !info.Mode().IsRegular() || info.Size() != f.r.offer.Size {
-		return nil // there is nothing to compare
+	if err != nil || !info.Mode().IsRegular() || info.Size() != f.r.offer.Size || f.r.offer.Head > 0 { // the head crosses, and is not compared
+		return nil
 	}
+	f.r.old = info
 	if f.r.offer.Wishes&WishChecksum == 0 {
 		f.r.none = f.dressed(info)
 		return nil
@@ -180,7 +184,8 @@ func (f *dirFile) compareOld() error {
 		return nil // it is replaced
 	}
 	if at, err := old.Stat(); err != nil || !os.SameFile(info, at) {
-		return storageFailure("compare", f.name, errors.Join(err, old.Close()))
+		_ = old.Close() // nothing was written to it
+		return nil      // it is another file meanwhile, and is replaced
 	}
 	f.r.basis = old
 	f.r.setHave(info.Size())
@@ -220,7 +225,7 @@ func (f *dirFile) Want() (w Wanted, err error) {
 		for to < r.have && r.differs(to) {
 			to = min(to+resumeBlock, r.have)
 		}
-		if to == r.have {
+		if to >= r.have { // r.have may be 0, before the head
 			to = r.offer.Size
 		}
 		if r.next = to; to > from {
@@ -247,6 +252,48 @@ func (f *dirFile) keepsOld() bool {
 	return err == nil && (f.meta.ModTime.IsZero() || f.dressed(info)) && (!f.chmod || info.Mode().Perm() == f.meta.Mode.Perm()) && f.r.have == f.r.offer.Size
 }
 
+// commitOld ends a transfer that keeps the receiver's file. It fails if that is not the file that was compared. With Sync it waits until the file is on the disk, because
+// another program may have written it.
+func (f *dirFile) commitOld() error {
+	if f.r.old == nil {
+		return failf(CodeProtocol, "the sender ends a transfer of which it only wanted to know the effect")
+	}
+	changed := failf(CodeExists, "the file %q has changed at the receiver meanwhile; send it again", f.name)
+	if !f.sameOld(f.dir.root.Lstat(f.name)) {
+		return changed
+	}
+	if f.dir.opt.Sync {
+		if err := f.syncOld(); err != nil {
+			return err
+		}
+		if !f.sameOld(f.dir.root.Lstat(f.name)) {
+			return changed
+		}
+	}
+	return nil
+}
+
+// sameOld reports whether a look at the receiver's file finds it as it was compared.
+func (f *dirFile) sameOld(info fs.FileInfo, err error) bool {
+	old := f.r.old
+	return err == nil && os.SameFile(old, info) && info.Mode() == old.Mode() && info.Size() == old.Size() && info.ModTime().Equal(old.ModTime())
+}
+
+// syncOld writes the receiver's file and its name to the disk. Windows syncs only files that were opened for writing, which would need a right that the transfer does not.
+func (f *dirFile) syncOld() error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	old, err := f.dir.root.OpenFile(f.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err == nil {
+		err = errors.Join(old.Sync(), old.Close())
+	}
+	if err != nil {
+		return storageFailure("sync", f.name, err)
+	}
+	return f.dir.sync()
+}
+
 // Sum implements [Chooser]. Blocks of the file that is replaced are copied while they are compared.
 func (f *dirFile) Sum(req Range, sum [SumLen]byte) error {
 	r := f.r
@@ -259,10 +306,7 @@ func (f *dirFile) Sum(req Range, sum [SumLen]byte) error {
 	b := make([]byte, min(block, req.Length))
 	for at := req.Offset; at < req.Offset+req.Length; at += int64(len(b)) {
 		b = b[:min(int64(len(b)), req.Offset+req.Length-at)]
-		if n, err := from.ReadAt(b, at); n < len(b) { // it has become shorter, or cannot be read
-			if r.basis == nil {
-				return storageFailure("read the partial file of", f.name, err)
-			}
+		if n, _ := from.ReadAt(b, at); n < len(b) { // it has become shorter, or cannot be read
 			r.setDiffers(req.Offset)
 			return nil
 		}

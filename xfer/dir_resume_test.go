@@ -3,6 +3,7 @@ package xfer
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -222,4 +223,133 @@ func TestGrownSourceOfNothing(t *testing.T) {
 	src.Data = bytes.NewReader(data)
 	_, err := (&Sender{}).Send(ctx, dev, srv.addr, src)
 	wantCode(t, err, CodeChanged, false, "has grown")
+}
+
+// replacing opens a directory that has a file "f" with data and a time, and a transfer of it with wishes.
+func replacing(t *testing.T, opt DirOptions, data string, o Offer) (f *dirFile, at string) {
+	t.Helper()
+	path := t.TempDir()
+	opt.Overwrite = true
+	d := must(OpenDir(path, opt))(t)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	at = filepath.Join(path, "f")
+	then := time.Unix(1e9, 0)
+	if err := errors.Join(os.WriteFile(at, []byte(data), 0o644), os.Chtimes(at, then, then)); err != nil {
+		t.Fatal(err)
+	}
+	f = must(d.Open("f", Meta{ModTime: then}, int64(len(data))))(t).(*dirFile)
+	o.Size, o.NewHash = int64(len(data)), sha256.New
+	if err := f.Choose(o); err != nil {
+		t.Fatal(err)
+	}
+	return f, at
+}
+
+// A file that is kept must be there at the end, as it was compared.
+func TestKeptFileChanges(t *testing.T) {
+	for _, sync := range []bool{false, true} {
+		for name, c := range map[string]struct {
+			change func(at string) error
+			code   Code
+		}{
+			"as it was": {func(string) error { return nil }, 0},
+			"gone":      {os.Remove, CodeExists},
+			"contents":  {func(at string) error { return os.WriteFile(at, []byte("DATA"), 0o644) }, CodeExists},
+			"another file": {func(at string) error {
+				then := time.Unix(1e9, 0)
+				return errors.Join(os.WriteFile(at+"2", []byte("DATA"), 0o644), os.Chtimes(at+"2", then, then), os.Rename(at+"2", at))
+			}, CodeExists},
+		} {
+			for _, wish := range []Wishes{WishUpdate, WishChecksum} {
+				t.Run(name, func(t *testing.T) {
+					f, at := replacing(t, DirOptions{Sync: sync, KeepFor: time.Hour}, "data", Offer{Wishes: wish})
+					w := must(f.Want())(t)
+					for _, r := range w.Ranges {
+						if err := f.Sum(r, sha256.Sum256([]byte("data"))); err != nil {
+							t.Fatal(err)
+						}
+						w = must(f.Want())(t)
+					}
+					if !w.Last || len(w.Ranges) > 0 {
+						t.Fatalf("it wants %+v", w)
+					}
+					if err := c.change(at); err != nil {
+						t.Fatal(err)
+					}
+					err := f.Commit()
+					if c.code == 0 && err != nil || c.code != 0 && !errors.Is(err, c.code) {
+						t.Errorf("got %v", err)
+					}
+					if err := f.Discard(); err != nil {
+						t.Error(err)
+					}
+					if names := entries(t, filepath.Dir(at)); name != "gone" && !slices.Equal(names, []string{"f"}) {
+						t.Errorf("in the directory: %q", names)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A file of which a part crosses in any case is not compared, because that part may differ.
+func TestHeadIsNotCompared(t *testing.T) {
+	for _, wish := range []Wishes{WishUpdate, WishChecksum} {
+		f, at := replacing(t, DirOptions{}, "XXXXdata", Offer{Head: 4, Wishes: wish})
+		must(f.WriteAt([]byte("head"), 0))(t)
+		w := must(f.Want())(t)
+		if want := []Range{{Offset: 4, Length: 4}}; !slices.Equal(w.Ranges, want) || !w.Last {
+			t.Fatalf("it wants %+v", w)
+		}
+		must(f.WriteAt([]byte("data"), 4))(t)
+		if err := f.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if got := must(os.ReadFile(at))(t); string(got) != "headdata" {
+			t.Errorf("the file has %q", got)
+		}
+	}
+}
+
+// A part that has become shorter than it was crosses again, as do blocks that cannot be read.
+func TestPartialBecomesShorter(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	path := t.TempDir()
+	d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+	defer d.Close()
+	part := filepath.Join(path, partialName("f"))
+	if err := os.WriteFile(part, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := must(d.Open("f", Meta{}, 6))(t).(*dirFile)
+	if err := f.Choose(Offer{Size: 6, NewHash: sha256.New}); err != nil {
+		t.Fatal(err)
+	}
+	w := must(f.Want())(t)
+	if len(w.Ranges) != 1 || !w.Ranges[0].Sum {
+		t.Fatalf("it wants %+v", w)
+	}
+	if err := os.Truncate(part, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sum(w.Ranges[0], sha256.Sum256([]byte("data"))); err != nil {
+		t.Fatal(err)
+	}
+	w = must(f.Want())(t)
+	if want := []Range{{Length: 6}}; !slices.Equal(w.Ranges, want) || !w.Last {
+		t.Fatalf("it wants %+v", w)
+	}
+	must(f.WriteAt([]byte("data42"), 0))(t)
+	if err := f.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(os.ReadFile(filepath.Join(path, "f")))(t); string(got) != "data42" {
+		t.Errorf("the file has %q", got)
+	}
 }

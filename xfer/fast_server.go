@@ -254,6 +254,9 @@ func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 	if s.choice != nil && !s.choice.last {
 		return s.refuse(acts, failf(CodeProtocol, "the client sent END while the server had not chosen all that it needs"))
 	}
+	if s.choice != nil && s.choice.awaitsVeto() {
+		return s.refuse(acts, failf(CodeProtocol, "the client sent END before it had answered the list of removals"))
+	}
 	if s.stream {
 		if err := s.endStream(m); err != nil {
 			return s.refuse(acts, err)

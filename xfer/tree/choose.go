@@ -22,6 +22,7 @@ type choosing struct {
 	state  []state // of each entry
 	have   []int64 // bytes of each file's data that are there, as far as their sums are the sender's
 	starts []int64 // of each file's data
+	met    []met   // of each file and hard link that the receiver has; nil without wishes about them
 
 	asked  blocks // sums that are wanted
 	came   blocks // sums that have come
@@ -32,6 +33,17 @@ type choosing struct {
 	data   wanted
 	// the sums have decided about the files that are compared
 	decided bool
+}
+
+// met is what survey saw of a file of the receiver, by which a change of it is found later.
+type met struct {
+	id   identity
+	time int64 // in ns since 1970
+}
+
+func metOf(info fs.FileInfo) met {
+	id, _ := identityOf(info)
+	return met{id, info.ModTime().UnixNano()}
 }
 
 // state is what the receiver has of an entry.
@@ -114,46 +126,64 @@ func (s *storing) survey() error {
 	if c.offer.Wishes&(xfer.WishUpdate|xfer.WishChecksum) == 0 {
 		return nil
 	}
+	c.met = make([]met, n)
 	links := map[int][]int{}
 	for i := range s.m.Entries {
 		if e := &s.m.Entries[i]; e.Kind == HardLink {
 			links[e.Link] = append(links[e.Link], i)
 		}
 	}
+	if len(links) > 0 { // before the files, because these stay only if all their names do
+		err := s.meet(func(i int, _ string, old fs.FileInfo) error {
+			if s.m.Entries[i].Kind == HardLink && old != nil && old.Mode().IsRegular() {
+				c.met[i] = metOf(old)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return s.meet(func(i int, at string, old fs.FileInfo) error {
 		s.steps.Add(1)
 		e := &s.m.Entries[i]
-		if e.Kind != File || old == nil || !old.Mode().IsRegular() || old.Size() != e.Size || !s.sameNames(i, at, old, links[i]) {
+		if e.Kind != File || old == nil || !old.Mode().IsRegular() || old.Size() != e.Size || !s.dresses(e, old) || !s.sameNames(old, links[i]) {
 			return nil
 		}
+		c.met[i] = metOf(old)
 		switch checksum := c.offer.Wishes&xfer.WishChecksum != 0; {
 		case !checksum && !e.ModTime.IsZero() && old.ModTime().Equal(e.ModTime):
 			c.state[i] = kept
-		case checksum && !s.zerosBetween(at, e, e.Size):
+		case checksum && (e.data()/mostExpansion > allocated(old) || !s.zerosBetween(at, e, e.Size)):
 		case checksum && e.data() == 0:
 			c.state[i] = kept
 		case checksum && s.countBlocks(e.data()):
 			c.state[i], c.have[i] = compared, e.data()
 		}
+		if s.keeps(i) {
+			for _, l := range links[i] {
+				c.state[l] = linked
+			}
+		}
 		return nil
 	})
 }
 
-// sameNames reports whether a file of the receiver has the names of file i, and no others. They are marked as links.
-func (s *storing) sameNames(i int, at string, old fs.FileInfo, links []int) bool {
-	if _, n := identityOf(old); n != 1+len(links) {
-		return false
-	}
+// dresses reports whether a file of the receiver has the mode and time of the sender's, or can get them.
+func (s *storing) dresses(e *Entry, old fs.FileInfo) bool {
+	return owned(old) || s.dir.opt.IgnoreMeta ||
+		(!e.HasMode || old.Mode().Perm() == s.fileMode(e)) && (e.ModTime.IsZero() || old.ModTime().Equal(e.ModTime))
+}
+
+// sameNames reports whether a file of the receiver has, beside its own name, those of the links, and no others. Links below a link of the receiver were not met.
+func (s *storing) sameNames(old fs.FileInfo, links []int) bool {
+	id, n := identityOf(old)
 	for _, l := range links {
-		other, err := s.dir.root.Lstat(s.below(s.name, l))
-		if err != nil || !os.SameFile(old, other) {
+		if s.choice.met[l].id != id {
 			return false
 		}
 	}
-	for _, l := range links {
-		s.choice.state[l] = linked
-	}
-	return true
+	return n == 1+len(links)
 }
 
 // countBlocks counts the blocks of a file with so many bytes of data, and reports whether there may be so many.
@@ -181,38 +211,37 @@ func (s *storing) keeps(i int) bool {
 	}
 }
 
-// checkKept makes sure that the receiver's files that are to stay are there, as they were compared.
+// checkKept makes sure that the receiver's files that are to stay are there under all their names, as they were compared.
 func (s *storing) checkKept() error {
-	return s.eachKept(func(i int, info fs.FileInfo, err error) error {
-		if err != nil || !info.Mode().IsRegular() || info.Size() != s.m.Entries[i].Size {
-			return failf(xfer.CodeExists, "%s has changed at the receiver meanwhile; send the tree again", quote(s.m.Path(i)))
-		}
-		return nil
-	})
-}
-
-// dressKept gives the receiver's files that stay the modes and times of the sender's.
-func (s *storing) dressKept() error {
-	if s.dir.opt.IgnoreMeta {
+	if s.choice == nil {
 		return nil
 	}
-	return s.eachKept(func(i int, info fs.FileInfo, err error) error {
-		e, at := &s.m.Entries[i], s.below(s.name, i)
-		if err == nil && e.HasMode && info.Mode().Perm() != s.fileMode(e) {
-			err = s.dir.root.Chmod(at, s.fileMode(e))
+	for i := range s.choice.state {
+		if s.keeps(i) {
+			if _, err := s.lookAtKept(i); err != nil {
+				return err
+			}
 		}
-		if err == nil && !e.ModTime.IsZero() && !info.ModTime().Equal(e.ModTime) {
-			err = s.dir.root.Chtimes(at, time.Time{}, e.ModTime)
-		}
-		if err != nil {
-			return storageFailure("set mode and time of", s.m.Path(i), err)
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// eachKept calls do for each of the receiver's files that stay, with the result of a look at it.
-func (s *storing) eachKept(do func(i int, info fs.FileInfo, err error) error) error {
+// lookAtKept looks at a file of the receiver that stays, and fails if it is not as it was compared.
+func (s *storing) lookAtKept(i int) (fs.FileInfo, error) {
+	s.steps.Add(1)
+	of := i
+	if e := &s.m.Entries[i]; e.Kind == HardLink {
+		of = e.Link
+	}
+	info, err := s.dir.root.Lstat(s.below(s.name, i))
+	if err != nil || !info.Mode().IsRegular() || info.Size() != s.m.Entries[of].Size || metOf(info) != s.choice.met[of] {
+		return nil, failf(xfer.CodeExists, "%s has changed at the receiver meanwhile; send the tree again", quote(s.m.Path(i)))
+	}
+	return info, nil
+}
+
+// dressKept gives the receiver's files that stay the modes and times of the sender's, and syncs them where the sync of the tree does not reach them.
+func (s *storing) dressKept() error {
 	if s.choice == nil {
 		return nil
 	}
@@ -220,13 +249,34 @@ func (s *storing) eachKept(do func(i int, info fs.FileInfo, err error) error) er
 		if st != kept {
 			continue
 		}
-		s.steps.Add(1)
-		info, err := s.dir.root.Lstat(s.below(s.name, i))
-		if err := do(i, info, err); err != nil {
+		info, err := s.lookAtKept(i)
+		if err != nil {
 			return err
+		}
+		e, at := &s.m.Entries[i], s.below(s.name, i)
+		if s.dir.opt.Sync && !syncsAll {
+			err = s.syncFile(at)
+		}
+		if err == nil && s.given(e) && info.Mode().Perm() != s.fileMode(e) {
+			err = s.dir.root.Chmod(at, s.fileMode(e))
+		}
+		if err == nil && !s.dir.opt.IgnoreMeta && !e.ModTime.IsZero() && !info.ModTime().Equal(e.ModTime) {
+			err = s.dir.root.Chtimes(at, time.Time{}, e.ModTime)
+		}
+		if err != nil {
+			return storageFailure("set mode and time of", s.m.Path(i), err)
 		}
 	}
 	return nil
+}
+
+// syncFile writes a file that was there before to the disk, where that can be asked for without writing to it.
+func (s *storing) syncFile(at string) error {
+	f, err := s.dir.root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncAll(f), f.Close())
 }
 
 // zerosBetween reports whether the parts of a file that a sparse entry does not list are zero, up to an offset.

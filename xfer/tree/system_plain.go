@@ -17,6 +17,9 @@ func isLocked(error) bool { return false }
 // private is false, because a directory that cannot be locked is not used again.
 func private(fs.FileInfo) bool { return false }
 
+// owned is not known. An error comes at the end then.
+func owned(fs.FileInfo) bool { return true }
+
 // allocated is not known.
 func allocated(info fs.FileInfo) int64 { return info.Size() }
 

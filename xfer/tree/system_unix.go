@@ -29,6 +29,12 @@ func private(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Geteuid() && info.Mode().Perm()&0o077 == 0
 }
 
+// owned reports whether this user may set mode and time of a file.
+func owned(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (int(st.Uid) == os.Geteuid() || os.Geteuid() == 0)
+}
+
 // allocated returns the bytes that a file takes on the disk.
 func allocated(info fs.FileInfo) int64 {
 	st, ok := info.Sys().(*syscall.Stat_t)
