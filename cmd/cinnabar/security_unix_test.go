@@ -203,6 +203,7 @@ func TestSecuredDevice(t *testing.T) {
 	clitest.WantRun(t, cli.ExitOK, strings.Fields(strings.Replace(measure, "127.0.0.1", "localhost", 1)+both))
 	clitest.WantRun(t, cli.ExitFailure, strings.Fields(measure), "requires TLS")
 	clitest.WantRun(t, cli.ExitFailure, strings.Fields(measure+tls), "requires a token")
+	server.Stderr.Expect("requires a token") // before that it measures, and its exit code would say that the interrupt has cut a measurement
 	server.Interrupt()
 	if code := server.ExitCode(); code != cli.ExitOK {
 		t.Errorf("exit code %d: %s", code, server.Stderr)
