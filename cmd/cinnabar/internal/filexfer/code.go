@@ -96,9 +96,11 @@ func (o *sendOptions) meet(ctx context.Context, r *reporter) error {
 	}
 	limited, cancel := withCodeLimit(ctx)
 	defer cancel()
-	key, peer, err := onetime.Offer(limited, code, o.peers)
+	key, peer, err := onetime.Offer(limited, code, o.peers, func(peer netip.AddrPort, err error) {
+		r.notef("no receiver with the code yet: %s: %s", peer, cli.Printable(err.Error()))
+	})
 	if err != nil {
-		return fmt.Errorf("one-time code: %w", err)
+		return fmt.Errorf("one-time code: peer %s: %w", peer, err)
 	}
 	o.peers = []netip.AddrPort{peer}
 	o.meeting, err = newMeeting(key)
@@ -150,8 +152,11 @@ func (r *receiving) meet(ctx context.Context, addrs []netip.AddrPort) error {
 	}
 	limited, cancel := withCodeLimit(ctx)
 	defer cancel()
-	key, _, err := onetime.Accept(limited, r.o.code, r.o.socket)
-	if err != nil {
+	key, peer, err := onetime.Accept(limited, r.o.code, r.o.socket)
+	switch {
+	case err != nil && peer.IsValid():
+		return fmt.Errorf("one-time code: peer %s: %w; never type this code again, and end the send --code that has printed it", peer, err)
+	case err != nil:
 		return fmt.Errorf("one-time code: %w", err)
 	}
 	r.o.meeting, err = newMeeting(key)
