@@ -156,6 +156,9 @@ func TestPullCancelled(t *testing.T) {
 	}()
 	_, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "slow"})
 	wantCode(t, err, CodeCanceled, false)
+	if _, err := srv.outcome(testContext(t)); err == nil || errors.Is(err, context.DeadlineExceeded) { // it waits for Files, and so for the end of its context
+		t.Fatalf("the server: %v", err)
+	}
 	if _, err := p.Pull(testContext(t), dev, srv.addr, FileRequest{RequestFile, "a"}); err != nil {
 		t.Error(err)
 	}
