@@ -170,6 +170,13 @@ func TestBadPulls(t *testing.T) {
 	if hi[5] != offerPull || !must(parseHello(hi))(t).pull {
 		t.Errorf("the offers are %#x", hi[5])
 	}
+	for _, other := range []byte{offerBasic, offerFast, offerStream, 0x80} {
+		mixed := bytes.Clone(hi)
+		mixed[5] |= other
+		if _, err := parseHello(mixed); !errors.Is(err, CodeProtocol) {
+			t.Errorf("the offers %#x: %v", mixed[5], err)
+		}
+	}
 	request := func(total, piece int, tail string) fastMessage {
 		return fastMessage{kind: fastRequest, number: uint64(total), word: uint32(RequestFile), count: uint32(piece), tail: []byte(tail)}
 	}
