@@ -163,17 +163,27 @@ func (r *receiving) meet(ctx context.Context, addrs []netip.AddrPort) error {
 	return err
 }
 
-// untilOpened returns open, and a context that ends when the sender has not begun a file within the timeout.
-func (o *recvOptions) untilOpened(ctx context.Context, open opener) (context.Context, context.CancelCauseFunc, opener) {
+// untilOpened returns open, and a context that ends when the sender has not begun a file within the timeout, or open has refused its file, because
+// a code is good for one file.
+func (r *receiving) untilOpened(ctx context.Context, open opener) (context.Context, context.CancelCauseFunc, opener) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(o.timeout, func() {
-		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", o.timeout))
+	timer := time.AfterFunc(r.o.timeout, func() {
+		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", r.o.timeout))
 	})
 	return ctx, cancel, func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		f, err := open(name, meta, size)
-		if err == nil {
-			timer.Stop()
+		timer.Stop()
+		if err != nil {
+			end := func() { cancel(fmt.Errorf("the file of the sender was refused, and the code is used up: %w", err)) }
+			r.refused.Store(&end)
 		}
 		return f, err
+	}
+}
+
+// endRefused ends the command if the file of a code was refused. It is called when the sender has got the reason.
+func (r *receiving) endRefused() {
+	if end := r.refused.Load(); end != nil {
+		(*end)()
 	}
 }
