@@ -198,6 +198,9 @@ func parseHello(b []byte) (hello, error) {
 	if h.size > 1<<63-1 {
 		return hello{}, failf(CodeProtocol, "the file is said to have %d bytes", h.size)
 	}
+	if (h.stream || h.pull) && b[5]&(b[5]-1) != 0 {
+		return hello{}, failf(CodeProtocol, "the request offers a stream or a pull beside another protocol (%#x)", b[5])
+	}
 	var err error
 	if h.digest, err = parseDigest(b, 36, helloLen); err != nil {
 		return hello{}, err

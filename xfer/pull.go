@@ -381,12 +381,14 @@ func (p *pulled) close() error {
 // serveFile accepts the request of a puller and carries the transfer out with the objects of l. It returns when l is not in use any more.
 func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, a agreement, why string, res *Result) (watcher Progress, err error) {
 	m := &pullServer{fastClient: newFastClient(a, "", nil)}
+	opening, end := context.WithCancel(ctx)
+	defer end()
 	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true},
 		open: func(r FileRequest) (Source, io.Closer, error) {
 			if err := p.named(); err != nil {
 				return Source{}, nil, err
 			}
-			return h.Files(ctx, req.RemoteAddr(), r)
+			return h.Files(opening, req.RemoteAddr(), r)
 		}}
 	s := newSession(l, m, a, h.Hashes, work.do)
 	s.timeout, s.opening = h.timeout, openTimeout
@@ -401,6 +403,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
 	}
+	end() // because close waits for the worker, and so for Files
 	s.close()
 	if cerr := work.close(); cerr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "source not closed", slog.String("file", res.Name), slog.Any("err", cerr))

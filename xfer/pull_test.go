@@ -156,6 +156,9 @@ func TestPullCancelled(t *testing.T) {
 	}()
 	_, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "slow"})
 	wantCode(t, err, CodeCanceled, false)
+	if _, err := srv.outcome(testContext(t)); err == nil || errors.Is(err, context.DeadlineExceeded) { // it waits for Files, and so for the end of its context
+		t.Fatalf("the server: %v", err)
+	}
 	if _, err := p.Pull(testContext(t), dev, srv.addr, FileRequest{RequestFile, "a"}); err != nil {
 		t.Error(err)
 	}
@@ -166,6 +169,13 @@ func TestBadPulls(t *testing.T) {
 	hi := appendHello(nil, hello{pull: true, digest: NoDigest, chunk: minChunk, buffers: 2})
 	if hi[5] != offerPull || !must(parseHello(hi))(t).pull {
 		t.Errorf("the offers are %#x", hi[5])
+	}
+	for _, other := range []byte{offerBasic, offerFast, offerStream, 0x80} {
+		mixed := bytes.Clone(hi)
+		mixed[5] |= other
+		if _, err := parseHello(mixed); !errors.Is(err, CodeProtocol) {
+			t.Errorf("the offers %#x: %v", mixed[5], err)
+		}
 	}
 	request := func(total, piece int, tail string) fastMessage {
 		return fastMessage{kind: fastRequest, number: uint64(total), word: uint32(RequestFile), count: uint32(piece), tail: []byte(tail)}

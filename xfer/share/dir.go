@@ -106,14 +106,63 @@ func (d *Dir) clean(asked string) (string, error) {
 		return "", failf(xfer.CodeName, "the path %q has an empty element, a dot or two dots; write it from the served directory on", asked)
 	}
 	for name := range strings.SplitSeq(p, "/") {
-		if d.hidden(name) {
-			return "", failf(xfer.CodeName, "%q begins with a dot, and this server serves no such names", name)
-		}
-		if err := xfer.CheckName(name); err != nil {
+		if err := d.check(name); err != nil {
 			return "", err
 		}
 	}
 	return p, nil
+}
+
+// check refuses a name that is hidden, or that no receiver stores.
+func (d *Dir) check(name string) error {
+	if d.hidden(name) {
+		return failf(xfer.CodeName, "%q begins with a dot, and this server serves no such names", name)
+	}
+	return xfer.CheckName(name)
+}
+
+// mostLinks is the number of symbolic links that a path may lead through.
+const mostLinks = 40
+
+// resolve follows the symbolic links on a clean path one by one, and returns the path without any, and what is there. The rules for names hold for the
+// targets too, because a link could lead to a hidden file otherwise; a peer that may write here can make links.
+func (d *Dir) resolve(asked, p string) (string, fs.FileInfo, error) {
+	todo := strings.Split(p, "/")
+	at := "."
+	info, err := d.root.Lstat(at)
+	for links := 0; err == nil && len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..": // of a target, and at has no link in it
+			if at == "." {
+				return "", nil, failf(xfer.CodeSource, "%q leads out of the directory that is served", asked)
+			}
+			at = path.Dir(at)
+			info, err = d.root.Lstat(filepath.FromSlash(at))
+			continue
+		}
+		if err := d.check(name); err != nil {
+			return "", nil, failf(xfer.CodeName, "%q: %w", asked, err)
+		}
+		next := path.Join(at, name)
+		if info, err = d.root.Lstat(filepath.FromSlash(next)); err != nil || info.Mode().Type() != fs.ModeSymlink {
+			at = next
+			continue
+		}
+		target, lerr := d.root.Readlink(filepath.FromSlash(next))
+		if links++; lerr != nil || links > mostLinks || filepath.IsAbs(target) {
+			return "", nil, failf(xfer.CodeSource, "%q leads through too many symbolic links, or out of the directory that is served", asked)
+		}
+		todo = append(strings.Split(filepath.ToSlash(target), "/"), todo...)
+		info, err = d.root.Lstat(filepath.FromSlash(at))
+	}
+	if err != nil {
+		return "", nil, sourceFailure(asked, err)
+	}
+	return at, info, nil
 }
 
 // Files opens the file, directory or list of a request. It is the Files of an xfer.Receiver. A directory is served as a tree, under the last element of its path; the
@@ -123,24 +172,28 @@ func (d *Dir) Files(ctx context.Context, peer netip.AddrPort, req xfer.FileReque
 	if err != nil {
 		return xfer.Source{}, nil, err
 	}
-	info, err := d.root.Stat(filepath.FromSlash(p))
+	name := path.Base(p) // a link is served under its own name
+	p, info, err := d.resolve(req.Path, p)
 	if err != nil {
-		return xfer.Source{}, nil, sourceFailure(req.Path, err)
+		return xfer.Source{}, nil, err
+	}
+	if name == "." {
+		name = d.name
 	}
 	switch {
 	case req.Op == xfer.RequestList:
-		return d.list(ctx, peer, p, info)
+		return d.list(ctx, peer, p, name, info)
 	case req.Op != xfer.RequestFile:
 		return xfer.Source{}, nil, failf(xfer.CodeUnsupported, "%v is not known here", req.Op)
 	case info.IsDir():
-		return d.tree(ctx, peer, p)
+		return d.tree(ctx, peer, p, name)
 	default:
-		return d.file(p, req.Path, info)
+		return d.file(p, name, req.Path, info)
 	}
 }
 
 // file opens a regular file.
-func (d *Dir) file(p, asked string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
+func (d *Dir) file(p, name, asked string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
 	if !info.Mode().IsRegular() { // which is not even opened, because the other end of a pipe would notice
 		return src, nil, failf(xfer.CodeSource, "%q is neither a file nor a directory at the server", asked)
 	}
@@ -148,14 +201,26 @@ func (d *Dir) file(p, asked string, info fs.FileInfo) (src xfer.Source, closer i
 	if err != nil {
 		return src, nil, sourceFailure(asked, err)
 	}
-	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() { // the path may have changed
+	resolved := info
+	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() || !os.SameFile(info, resolved) { // the path may have changed
 		return src, f, failf(xfer.CodeSource, "%q is no regular file at the server any more", asked)
 	}
-	return xfer.Source{Name: path.Base(p), Data: f, Size: info.Size(), Meta: xfer.Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}}, f, nil
+	return xfer.Source{Name: name, Data: withoutPath{f}, Size: info.Size(), Meta: xfer.Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}}, f, nil
+}
+
+// withoutPath is a file of which the errors do not name the server's path.
+type withoutPath struct{ f io.ReaderAt }
+
+func (w withoutPath) ReadAt(b []byte, offset int64) (int, error) {
+	n, err := w.f.ReadAt(b, offset)
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return n, err
 }
 
 // tree lists a directory for sending.
-func (d *Dir) tree(ctx context.Context, peer netip.AddrPort, p string) (src xfer.Source, closer io.Closer, err error) {
+func (d *Dir) tree(ctx context.Context, peer netip.AddrPort, p, name string) (src xfer.Source, closer io.Closer, err error) {
 	done, err := d.begin(ctx, peer)
 	if err != nil {
 		return src, nil, err
@@ -164,10 +229,6 @@ func (d *Dir) tree(ctx context.Context, peer netip.AddrPort, p string) (src xfer
 	if err != nil {
 		done()
 		return src, nil, sourceFailure(p, err)
-	}
-	name := path.Base(p)
-	if p == "." {
-		name = d.name
 	}
 	t, err := tree.ScanRoot(ctx, root, name, tree.ScanOptions{Patterns: d.hide, Preserve: true, Limits: d.opt.Limits})
 	if err != nil {

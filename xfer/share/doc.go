@@ -18,8 +18,10 @@
 // # Guarantees
 //
 // No path leads out of the directory (os.Root), through symbolic links neither. Paths with an element that begins with a dot are refused,
-// and left out of lists and trees, unless the options allow them. A Dir opens regular files and directories only, and does not wait for the writer
-// of a named pipe. Peers do not get the server's own paths in errors. Lists and trees under way are bounded, for each host and in all.
+// and left out of lists and trees, unless the options allow them; so are those that reach such a name through a symbolic link, as long as nobody
+// exchanges directories for links at that moment. A Dir opens regular files and directories only, and does not wait for the writer
+// of a named pipe. Peers do not get the server's own paths in errors. The number of lists and trees under way is bounded, for each host and in all, and so
+// are the entries and bytes of a list.
 //
 // # Concurrency
 //

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"cinnabar/verbs"
@@ -51,70 +52,99 @@ const listName = "list"
 const atOnce = 1024
 
 // list makes the list of a directory, or of the one file at p.
-func (d *Dir) list(ctx context.Context, peer netip.AddrPort, p string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
+func (d *Dir) list(ctx context.Context, peer netip.AddrPort, p, name string, info fs.FileInfo) (src xfer.Source, closer io.Closer, err error) {
 	done, err := d.begin(ctx, peer)
 	if err != nil {
 		return src, nil, err
 	}
-	entries := []Entry{}
+	var list lines
 	if info.IsDir() {
-		entries, err = d.entries(ctx, p)
+		err = d.entries(ctx, p, &list)
 	} else {
-		entries = append(entries, d.entry(path.Dir(p), path.Base(p), info))
+		err = list.add(d.entry(p, name, info))
 	}
 	if err != nil {
 		done()
 		return src, nil, err
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	for _, e := range entries {
-		if err := enc.Encode(e); err != nil {
-			done()
-			return src, nil, err
-		}
-	}
-	return xfer.Source{Name: listName, Data: bytes.NewReader(b.Bytes()), Size: int64(b.Len())}, closing(func() error { done(); return nil }), nil
+	b := list.join()
+	return xfer.Source{Name: listName, Data: bytes.NewReader(b), Size: int64(len(b))}, closing(func() error { done(); return nil }), nil
 }
 
-// entries returns the entries of a directory, in the order of their names.
-func (d *Dir) entries(ctx context.Context, p string) ([]Entry, error) {
+// lines are the entries of a list in their form for the peer.
+type lines struct {
+	list []line
+	size int64
+}
+
+type line struct {
+	name string
+	text []byte
+}
+
+// add adds an entry, unless the list would be longer than a peer takes.
+func (l *lines) add(e Entry) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if l.size += int64(len(text)); l.size > MaxListBytes {
+		return failf(xfer.CodeTooLarge, "the list has more than %d bytes: pull the directory, or list one below it", int64(MaxListBytes))
+	}
+	l.list = append(l.list, line{e.Name, text})
+	return nil
+}
+
+// join returns the list in the order of the names.
+func (l *lines) join() []byte {
+	slices.SortFunc(l.list, func(a, b line) int { return cmp.Compare(a.name, b.name) })
+	b := make([]byte, 0, l.size)
+	for i := range l.list {
+		b = append(b, l.list[i].text...)
+		l.list[i].text = nil
+	}
+	return b
+}
+
+// entries adds the entries of a directory to a list.
+func (d *Dir) entries(ctx context.Context, p string, to *lines) error {
 	f, err := d.root.Open(filepath.FromSlash(p))
 	if err != nil {
-		return nil, sourceFailure(p, err)
+		return sourceFailure(p, err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written to it
-	var list []Entry
 	for {
 		names, err := f.Readdirnames(atOnce)
 		for _, name := range names {
 			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
+				return context.Cause(ctx)
 			}
 			if d.hidden(name) {
 				continue
 			}
-			if len(list) == d.opt.MaxList {
-				return nil, failf(xfer.CodeTooLarge, "%q has more than %d entries, the limit of this server for a list: pull the directory, or list one below it", p, d.opt.MaxList)
+			if len(to.list) == d.opt.MaxList {
+				return failf(xfer.CodeTooLarge, "%q has more than %d entries, the limit of this server for a list: pull the directory, or list one below it", p, d.opt.MaxList)
 			}
-			info, err := d.root.Lstat(filepath.Join(filepath.FromSlash(p), name))
+			at := path.Join(p, name)
+			info, err := d.root.Lstat(filepath.FromSlash(at))
 			if err != nil { // it has gone meanwhile
 				continue
 			}
-			list = append(list, d.entry(p, name, info))
+			if err := to.add(d.entry(at, name, info)); err != nil {
+				return err
+			}
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				return nil, sourceFailure(p, err)
+				return sourceFailure(p, err)
 			}
-			break
+			return nil
 		}
 	}
-	slices.SortFunc(list, func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
-	return list, nil
 }
 
-// entry describes an entry of the directory p.
+// entry describes what is at p.
 func (d *Dir) entry(p, name string, info fs.FileInfo) Entry {
 	e := Entry{Name: name, Kind: KindOther, Mode: info.Mode().Perm(), ModTime: info.ModTime()}
 	if y := e.ModTime.Year(); y < 1 || y > 9999 { // which JSON has no form for
@@ -127,13 +157,16 @@ func (d *Dir) entry(p, name string, info fs.FileInfo) Entry {
 		e.Kind = KindDirectory
 	case info.Mode()&fs.ModeSymlink != 0:
 		e.Kind = KindSymlink
-		e.Target, _ = d.root.Readlink(filepath.Join(filepath.FromSlash(p), name)) // it may have gone meanwhile
+		e.Target, _ = d.root.Readlink(filepath.FromSlash(p)) // it may have gone meanwhile
 	}
 	return e
 }
 
 // MaxListBytes is the size of the longest list that [List] takes, in bytes.
 const MaxListBytes = 64 << 20
+
+// mostEntries is the number of entries of the longest list that is taken, because an entry of a few bytes takes many more in memory.
+const mostEntries = 1_000_000
 
 // List pulls the list of the directory at a path of the server, or of one file. p has the settings of the transfer; its Open is not used.
 func List(ctx context.Context, p xfer.Puller, dev *verbs.Device, addr netip.AddrPort, dir string) ([]Entry, error) {
@@ -172,8 +205,11 @@ func parseList(b []byte) (list []Entry, err error) {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return nil, failf(xfer.CodeProtocol, "line %d of the list is wrong: %w", len(list)+1, err)
 		}
-		if e.Name == "" || e.Size < 0 {
-			return nil, failf(xfer.CodeProtocol, "line %d of the list has no name, or a negative size", len(list)+1)
+		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.Contains(e.Name, "/") || e.Size < 0 {
+			return nil, failf(xfer.CodeProtocol, "line %d of the list has a name that is no element of a path, or a negative size", len(list)+1)
+		}
+		if len(list) == mostEntries {
+			return nil, failf(xfer.CodeTooLarge, "the list has more than %d entries", mostEntries)
 		}
 		list = append(list, e)
 	}

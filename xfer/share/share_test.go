@@ -179,6 +179,71 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// A symbolic link does not lead past the rule for hidden names, whatever is asked.
+func TestLinksToHidden(t *testing.T) {
+	path := makeTree(t, "d/", "d/.env", ".releases/", ".releases/5", "d/l -> .env", "current -> .releases", "five -> current/5", "d/up -> ../.releases/5", "d/around -> ../d/../d/.env",
+		"seen", "d/seen -> ../d/../seen", "e -> d")
+	hides, all := openDir(t, path, Options{}), openDir(t, path, Options{AllowDotFiles: true})
+	for _, op := range []xfer.RequestOp{xfer.RequestFile, xfer.RequestList} {
+		for _, asked := range []string{"d/l", "e/l", "current", "current/5", "five", "d/up", "d/around", "e/around"} {
+			if _, closer, err := hides.Files(t.Context(), peer, xfer.FileRequest{Op: op, Path: asked}); !errors.Is(err, xfer.CodeName) || closer != nil || strings.Contains(err.Error(), path) {
+				t.Errorf("%v of %q: %v", op, asked, err)
+			}
+			_, closer, err := all.Files(t.Context(), peer, xfer.FileRequest{Op: op, Path: asked})
+			if err != nil {
+				t.Errorf("%v of %q with hidden names: %v", op, asked, err)
+				continue
+			}
+			must(0, closer.Close())(t)
+		}
+		src, closer, err := hides.Files(t.Context(), peer, xfer.FileRequest{Op: op, Path: "e/seen"})
+		if err != nil || op == xfer.RequestFile && (src.Name != "seen" || src.Size != 4) {
+			t.Errorf("%v of a link to a file that is not hidden: %+v, %v", op, src, err)
+			continue
+		}
+		must(0, closer.Close())(t)
+	}
+}
+
+// A list is bounded in bytes, and a puller bounds the number of entries.
+func TestListBytes(t *testing.T) {
+	var l lines
+	long := Entry{Name: "a", Kind: KindSymlink, Target: strings.Repeat("\x01", 4<<10)}
+	n := 0
+	for ; n < MaxListBytes; n++ {
+		if err := l.add(long); err != nil {
+			if !errors.Is(err, xfer.CodeTooLarge) {
+				t.Error(err)
+			}
+			break
+		}
+	}
+	if b := l.join(); len(b) > MaxListBytes || n < 1000 {
+		t.Errorf("%d entries, %d bytes", n, len(b))
+	}
+	if _, err := parseList([]byte(strings.Repeat("{\"name\":\"a\"}\n", mostEntries+1))); !errors.Is(err, xfer.CodeTooLarge) {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"..", ".", "a/b", "/"} {
+		if _, err := parseList([]byte(`{"name":"` + name + `"}`)); !errors.Is(err, xfer.CodeProtocol) {
+			t.Errorf("the name %q: %v", name, err)
+		}
+	}
+}
+
+// Errors while a file is read do not name the server's path.
+func TestReadErrorHasNoPath(t *testing.T) {
+	path := makeTree(t, "a")
+	src, closer, err := openDir(t, path, Options{}).Files(t.Context(), peer, xfer.FileRequest{Op: xfer.RequestFile, Path: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(0, closer.Close())(t)
+	if _, err := src.Data.ReadAt(make([]byte, 1), 0); !errors.Is(err, os.ErrClosed) || strings.Contains(err.Error(), "public") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // underWay returns the number of trees and lists that d counts.
 func underWay(d *Dir) int {
 	d.mu.Lock()

@@ -96,9 +96,11 @@ func (o *sendOptions) meet(ctx context.Context, r *reporter) error {
 	}
 	limited, cancel := withCodeLimit(ctx)
 	defer cancel()
-	key, peer, err := onetime.Offer(limited, code, o.peers)
+	key, peer, err := onetime.Offer(limited, code, o.peers, func(peer netip.AddrPort, err error) {
+		r.notef("no receiver with the code yet: %s: %s", peer, cli.Printable(err.Error()))
+	})
 	if err != nil {
-		return fmt.Errorf("one-time code: %w", err)
+		return fmt.Errorf("one-time code: peer %s: %w", peer, err)
 	}
 	o.peers = []netip.AddrPort{peer}
 	o.meeting, err = newMeeting(key)
@@ -150,25 +152,38 @@ func (r *receiving) meet(ctx context.Context, addrs []netip.AddrPort) error {
 	}
 	limited, cancel := withCodeLimit(ctx)
 	defer cancel()
-	key, _, err := onetime.Accept(limited, r.o.code, r.o.socket)
-	if err != nil {
+	key, peer, err := onetime.Accept(limited, r.o.code, r.o.socket)
+	switch {
+	case err != nil && peer.IsValid():
+		return fmt.Errorf("one-time code: peer %s: %w; never type this code again, and end the send --code that has printed it", peer, err)
+	case err != nil:
 		return fmt.Errorf("one-time code: %w", err)
 	}
 	r.o.meeting, err = newMeeting(key)
 	return err
 }
 
-// untilOpened returns open, and a context that ends when the sender has not begun a file within the timeout.
-func (o *recvOptions) untilOpened(ctx context.Context, open opener) (context.Context, context.CancelCauseFunc, opener) {
+// untilOpened returns open, and a context that ends when the sender has not begun a file within the timeout, or open has refused its file, because
+// a code is good for one file.
+func (r *receiving) untilOpened(ctx context.Context, open opener) (context.Context, context.CancelCauseFunc, opener) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(o.timeout, func() {
-		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", o.timeout))
+	timer := time.AfterFunc(r.o.timeout, func() {
+		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", r.o.timeout))
 	})
 	return ctx, cancel, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		f, err := open(from, name, meta, size)
-		if err == nil {
-			timer.Stop()
+		timer.Stop()
+		if err != nil {
+			end := func() { cancel(fmt.Errorf("the file of the sender was refused, and the code is used up: %w", err)) }
+			r.refused.Store(&end)
 		}
 		return f, err
+	}
+}
+
+// endRefused ends the command if the file of a code was refused. It is called when the sender has got the reason.
+func (r *receiving) endRefused() {
+	if end := r.refused.Load(); end != nil {
+		(*end)()
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
@@ -68,6 +71,22 @@ func TestWrongCode(t *testing.T) {
 	}
 	if list := filesBelow(t, dir); status == 0 || len(list) > 0 {
 		t.Errorf("stored %q", list)
+	}
+}
+
+// A file that the receiver refuses ends both sides with the reason, without a wait for another file.
+func TestCodeRefusedFile(t *testing.T) {
+	path := randomFiles(t, 1000)[0]
+	sender, addr, code := startCode(t, path)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, server := clitest.RunProcess(t, "recv", "--listen", addr, "--dir", dir, "--timeout", "1h", "--code", code)
+	for name, p := range map[string]*testproc.Process{"the receiver": server, "the sender": sender} {
+		if code := p.ExitCode(); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "file exists") {
+			t.Errorf("%s: exit code %d: %s", name, code, p.Stderr)
+		}
 	}
 }
 
@@ -153,16 +172,22 @@ func TestCodeArguments(t *testing.T) {
 	}
 }
 
-// A sender who has proved the code and sends nothing does not keep the receiver for ever.
+// A sender who has proved the code and sends nothing, or a file that is refused, does not keep the receiver.
 func TestCodeWithoutFile(t *testing.T) {
-	o := &recvOptions{options: options{timeout: 1}}
-	ctx, cancel, open := o.untilOpened(t.Context(), func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return nil, errors.New("refused") })
-	defer cancel(nil)
-	if _, err := open(netip.AddrPort{}, "a", xfer.Meta{}, 0); err == nil {
-		t.Error("the file was made")
-	}
-	<-ctx.Done()
-	if err := context.Cause(ctx); !strings.Contains(err.Error(), "has not begun a file") {
-		t.Errorf("got %v", err)
+	refuse := func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return nil, errors.New("no room") }
+	for timeout, says := range map[time.Duration]string{1: "has not begun a file", time.Hour: "the code is used up: no room"} {
+		r := &receiving{o: &recvOptions{options: options{timeout: timeout}}}
+		ctx, cancel, open := r.untilOpened(t.Context(), refuse)
+		defer cancel(nil)
+		if r.endRefused(); timeout == time.Hour {
+			if _, err := open(netip.AddrPort{}, "a", xfer.Meta{}, 0); err == nil || ctx.Err() != nil {
+				t.Errorf("%v, %v", err, ctx.Err())
+			}
+			r.endRefused()
+		}
+		<-ctx.Done()
+		if err := context.Cause(ctx); !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v", err)
+		}
 	}
 }

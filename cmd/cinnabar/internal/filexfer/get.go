@@ -44,10 +44,11 @@ begins at the directory that is served, which is . itself. Each file or director
 is stored under the last element of its PATH, with all the guarantees of cinnabar
 recv: it gets its name when it is complete and its digest was compared.
 
-With --output it stores one file under another name; - is standard output, where
-the bytes leave as they come: only exit code 0 says that all came and that the
-digest is right.`,
-		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
+With --output it stores one file or directory under another name, which the whole
+served directory needs. --output - is standard output, where the bytes of a file
+leave as they come: only exit code 0 says that all came and that the digest is
+right.`,
+		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get -r 192.0.2.1 . --output all\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -64,7 +65,7 @@ digest is right.`,
 	f.SortFlags = false
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "pull directories with their contents")
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
-	f.StringVarP(&o.out, "output", "o", "", "name of the file here, for one PATH, or - for standard output (default the last element of PATH)")
+	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers")
@@ -130,7 +131,7 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 		if p == "" {
 			return cli.Usagef("a PATH is empty; the served directory itself is .")
 		}
-		name := path.Base(path.Clean("/" + p))
+		name := localName(p)
 		if other, twice := names[name]; twice {
 			return cli.Usagef("%s and %s would both be stored as %q; pull them one by one into different directories", other, p, name)
 		}
@@ -150,15 +151,23 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
+// localName returns the last element of a path, and "/" for the served directory itself, which has no name that the user has seen.
+func localName(p string) string { return path.Base(path.Clean("/" + p)) }
+
 // checkOutput checks --output.
 func (o *pullOptions) checkOutput(cmd *cobra.Command, s cli.Streams) error {
 	switch {
 	case o.out == "":
+		for _, p := range o.paths {
+			if localName(p) == "/" {
+				return cli.Usagef("PATH %s is the whole served directory; --output NAME gives it a name here, because the server is not to choose one", p)
+			}
+		}
 		return nil
 	case len(o.paths) > 1:
 		return cli.Usagef("--output %s was given with %d paths; it is for one", o.out, len(o.paths))
-	case o.recursive:
-		return cli.Usagef("--output %s was given with --recursive; it is for one file", o.out)
+	case o.recursive && o.out == standard:
+		return cli.Usagef("--output - was given with --recursive; standard output takes one file")
 	case o.out != standard:
 		if err := xfer.CheckName(o.out); err != nil {
 			return cli.Usagef("invalid --output: %w; --dir names the directory", err)
@@ -256,19 +265,25 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	return nil
 }
 
-// expects returns open for the file at a path: it refuses another name than the one that was asked for, and stores the file under that of --output.
+// expects returns open for the file at a path: it refuses another name than the one that was asked for, and stores the file under that, or the one of
+// --output. No name is the server's choice.
 func (o *pullOptions) expects(p string, open opener) opener {
-	want := path.Base(path.Clean("/" + p))
+	want := localName(p)
 	return func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		base, isTree := strings.CutSuffix(name, "/")
 		if isTree && !o.recursive {
 			return nil, fmt.Errorf("%w: %q is a directory at the server; --recursive pulls directories too", xfer.CodeName, p)
 		}
-		if want != "/" && base != want { // the name of the served directory is for the server to say
+		if want == "/" && o.out == "" {
+			return nil, fmt.Errorf("%w: %q has no name here; --output NAME gives it one", xfer.CodeName, p)
+		}
+		if want != "/" && base != want {
 			return nil, fmt.Errorf("%w: the server calls %q %q, which was not asked for", xfer.CodeProtocol, p, base)
 		}
 		if o.out != "" && o.out != standard {
-			name = o.out
+			if name = o.out; isTree {
+				name += "/"
+			}
 		}
 		return open(from, name, meta, size)
 	}
@@ -288,7 +303,7 @@ func (o *pullOptions) list(ctx context.Context, dev *verbs.Device, s cli.Streams
 	}
 	if o.json {
 		for _, e := range entries {
-			if err := r.event(listedEvent{e, fmt.Sprintf("%04o", e.Mode)}); err != nil {
+			if err := r.event(listedEvent{e, fmt.Sprintf("%04o", e.Mode.Perm())}); err != nil {
 				return err
 			}
 		}

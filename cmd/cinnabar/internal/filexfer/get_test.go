@@ -62,13 +62,14 @@ func TestGet(t *testing.T) {
 		{"get", addr, "notes.txt", "--dir", in},
 		{"get", "-r", "--digest", "blake3", addr, "d/", "d/sub/two", "--dir", in},
 		{"get", addr, "d/one", "--dir", in, "--output", "uno"},
+		{"get", "-r", addr, ".", "--dir", in, "--output", "all"},
 	} {
 		code, p := clitest.RunProcess(t, args...)
 		if code != 0 || !strings.Contains(p.Stdout.String(), "got ") {
 			t.Fatalf("%q: exit code %d, %s%s", args, code, p.Stdout, p.Stderr)
 		}
 	}
-	if got := filesBelow(t, in); !slices.Equal(got, []string{"d/one", "d/sub/two", "notes.txt", "two", "uno"}) {
+	if got := filesBelow(t, in); !slices.Equal(got, []string{"all/d/one", "all/d/sub/two", "all/notes.txt", "d/one", "d/sub/two", "notes.txt", "two", "uno"}) {
 		t.Errorf("got %q", got)
 	}
 	server.Stdout.Expect(`^served notes.txt: 5 bytes to 127.0.0.1:\d+ in `)
@@ -185,7 +186,10 @@ func TestGetExpectsName(t *testing.T) {
 		want        string // "": refused
 	}{
 		{pullOptions{}, "d/a", "a", "a"}, {pullOptions{}, "a", "b", ""}, {pullOptions{}, "a", "a/", ""}, {pullOptions{recursive: true}, "d", "d/", "d/"},
-		{pullOptions{recursive: true}, ".", "public/", "public/"}, {pullOptions{recursive: true}, "d", "e/", ""}, {pullOptions{out: "x"}, "a", "a", "x"}, {pullOptions{out: "x"}, "a", "b", ""},
+		{pullOptions{recursive: true}, "d", "e/", ""}, {pullOptions{recursive: true, out: "x"}, "d", "d/", "x/"}, {pullOptions{recursive: true, out: "x"}, ".", "public/", "x/"},
+		{pullOptions{}, ".", "Makefile", ""}, {pullOptions{}, "/", "Makefile", ""}, {pullOptions{recursive: true}, ".", "public/", ""}, {pullOptions{recursive: true}, "a/..", "public/", ""},
+		{pullOptions{out: "x"}, "..", "Makefile", "x"}, {pullOptions{out: "x"}, ".", "public/", ""},
+		{pullOptions{out: "x"}, "a", "a", "x"}, {pullOptions{out: "x"}, "a", "b", ""},
 	} {
 		name = ""
 		_, err := c.o.expects(c.path, open)(netip.AddrPort{}, c.sends, xfer.Meta{}, 0)
@@ -201,7 +205,11 @@ func TestPullArguments(t *testing.T) {
 		{"get 127.0.0.1 a d/a", "would both be stored as"},
 		{"get 127.0.0.1 " + strings.Repeat("x", xfer.MaxRequest+1), "1024 are possible"},
 		{"get 127.0.0.1 a b -o c", "with 2 paths"},
-		{"get 127.0.0.1 a -r -o c", "with --recursive"},
+		{"get 127.0.0.1 a -r -o -", "with --recursive"},
+		{"get -r 127.0.0.1 .", "--output NAME"},
+		{"get 127.0.0.1 /", "--output NAME"},
+		{"get -r 127.0.0.1 a ..", "--output NAME"},
+		{"get -r 127.0.0.1 a/.. -o ../b", "invalid --output"},
 		{"get 127.0.0.1 a -o c/d", "invalid --output"},
 		{"get 127.0.0.1 a -o - --fsync", "--fsync was given with --output -"},
 		{"get 127.0.0.1:port: a", "the first argument is the server"},

@@ -122,7 +122,7 @@ func (o *recvOptions) checkOutput(cmd *cobra.Command, s cli.Streams) error {
 // refuseTerminal refuses to write data of a peer to a terminal, which may obey it.
 func refuseTerminal(s cli.Streams) error {
 	if cli.IsTerminal(s.Out) {
-		return cli.Usagef("standard output is a terminal, which may obey bytes of the sender: send them to a pipe or a file, as in cinnabar recv - >FILE")
+		return cli.Usagef("standard output is a terminal, which may obey bytes of the peer: send them to a pipe or a file, as by >FILE")
 	}
 	return nil
 }

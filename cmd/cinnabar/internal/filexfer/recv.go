@@ -211,7 +211,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			return err
 		}
 		addrs = []netip.AddrPort{addrOf(o.socket)}
-		limited, cancel, limitedOpen := o.untilOpened(ctx, open)
+		limited, cancel, limitedOpen := r.untilOpened(ctx, open)
 		defer cancel(nil)
 		ctx, open = limited, limitedOpen
 	}
@@ -298,6 +298,9 @@ type receiving struct {
 	cut atomic.Bool // a transfer failed because the program was to end
 
 	limit *bucket // of all transfers; nil: none
+
+	// ends the command if the one file of a code was refused
+	refused atomic.Pointer[func()]
 }
 
 func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving {
@@ -331,7 +334,10 @@ func (r *receiving) announce(address string) error {
 // one receives the first file that a sender begins. Until then it serves several senders at a time, and the failure of one of these
 // does not end it.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
-	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
+	server.Done = func(res xfer.Result, err error) {
+		r.done(ctx, res, err)
+		r.endRefused()
+	}
 	defer context.AfterFunc(ctx, r.limit.stop)()
 	res, err := server.ServeFirst(ctx, l)
 	if err != nil {

@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"cinnabar/internal/hostquota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,7 +73,7 @@ func TestMeet(t *testing.T) {
 		l, at := listen(t)
 		code := New()
 		accepted := accepting(t, code, l)
-		key, peer, err := Offer(t.Context(), code, at)
+		key, peer, err := Offer(t.Context(), code, at, nil)
 		got := <-accepted
 		if err != nil || got.err != nil || !bytes.Equal(key, got.key) || len(key) != KeyLen || peer != at[0] {
 			t.Fatalf("%x, %v, %v; %x, %v", key, peer, err, got.key, got.err)
@@ -93,7 +98,7 @@ func TestWrongCode(t *testing.T) {
 	l, at := listen(t)
 	code := New()
 	accepted := accepting(t, code, l)
-	if key, _, err := Offer(t.Context(), otherCode(code), at); !errors.Is(err, ErrSpent) {
+	if key, _, err := Offer(t.Context(), otherCode(code), at, nil); !errors.Is(err, ErrSpent) {
 		t.Errorf("the offer: %x, %v", key, err)
 	}
 	if got := <-accepted; !errors.Is(got.err, ErrSpent) || got.key != nil {
@@ -139,7 +144,7 @@ func TestReplay(t *testing.T) {
 	done := make(chan struct{})
 	go relay(t, relayed, at, &up, &down, done)
 	accepted := accepting(t, code, l)
-	if _, _, err := Offer(t.Context(), code, rat); err != nil {
+	if _, _, err := Offer(t.Context(), code, rat, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-accepted; got.err != nil {
@@ -165,7 +170,7 @@ func TestReplay(t *testing.T) {
 		_, _ = c.Write(down.Bytes())
 		_ = c.Close()
 	}()
-	if key, _, err := Offer(t.Context(), code, fat); !errors.Is(err, ErrSpent) {
+	if key, _, err := Offer(t.Context(), code, fat, nil); !errors.Is(err, ErrSpent) {
 		t.Errorf("a recorded answer: %x, %v", key, err)
 	}
 }
@@ -208,10 +213,10 @@ func TestManInTheMiddle(t *testing.T) {
 	go func() {
 		key, _, err := Accept(t.Context(), guess, middle)
 		inner <- result{key, err}
-		key, _, err = Offer(t.Context(), guess, at)
+		key, _, err = Offer(t.Context(), guess, at, nil)
 		inner <- result{key, err}
 	}()
-	if key, _, err := Offer(t.Context(), code, mat); !errors.Is(err, ErrSpent) {
+	if key, _, err := Offer(t.Context(), code, mat, nil); !errors.Is(err, ErrSpent) {
 		t.Errorf("the offer: %x, %v", key, err)
 	}
 	if got := <-accepted; !errors.Is(got.err, ErrSpent) {
@@ -237,9 +242,97 @@ func TestStrangersSpendNothing(t *testing.T) {
 		_ = c.(*net.TCPConn).CloseWrite()
 		_, _ = io.ReadAll(c) // it is closed without an answer
 	}
-	key, _, err := Offer(t.Context(), code, at)
+	key, _, err := Offer(t.Context(), code, at, nil)
 	if got := <-accepted; err != nil || got.err != nil || !bytes.Equal(key, got.key) {
 		t.Errorf("%v; %v", err, got.err)
+	}
+}
+
+// Connections that say nothing delay no exchange, and their host has no more than a few of them.
+func TestSilentConnections(t *testing.T) {
+	l, at := listen(t)
+	code := New()
+	silent := make([]net.Conn, 2*mostWaiting)
+	for i := range silent {
+		silent[i] = dial(t, at)
+	}
+	accepted := accepting(t, code, l)
+	key, _, err := Offer(withLimit(t, time.Minute), code, at, nil)
+	got := <-accepted
+	if err != nil || got.err != nil || !bytes.Equal(key, got.key) {
+		t.Fatalf("%v; %v", err, got.err)
+	}
+	for i, c := range silent {
+		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("silent connection %d is still open", i)
+		}
+	}
+}
+
+// A full room gives up the oldest connection: of the host that has too many, otherwise of all.
+func TestWaitingRoom(t *testing.T) {
+	var w waitingRoom
+	enter := func(address string) *guest {
+		c, other := net.Pipe()
+		t.Cleanup(func() { _, _ = c.Close(), other.Close() })
+		g := &guest{c: c, host: hostquota.HostOf(netip.MustParseAddr(address))}
+		w.enter(g)
+		return g
+	}
+	first := enter("10.0.0.1")
+	var same []*guest
+	for range mostOfHost + 1 {
+		same = append(same, enter("10.0.0.2"))
+	}
+	if w.leave(same[0]) {
+		t.Error("the oldest connection of a host with too many is still there")
+	}
+	if _, err := same[0].c.Write(nil); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("it is not closed: %v", err)
+	}
+	for i := range mostWaiting - mostOfHost {
+		enter(fmt.Sprintf("10.0.1.%d", i))
+	}
+	if w.leave(first) {
+		t.Error("the oldest connection of all is still there")
+	}
+	for _, g := range same[1:] {
+		if !w.leave(g) {
+			t.Error("a later connection is gone")
+		}
+	}
+}
+
+// Offer tells once that a peer has no answer, and once that it takes no connections any more.
+func TestOfferNotes(t *testing.T) {
+	l, at := listen(t)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for range 2 {
+			c, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = c.Close() // nothing is answered
+		}
+		_ = l.Close() // and goes away
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var notes []string
+	_, _, err := Offer(ctx, New(), at, func(peer netip.AddrPort, err error) {
+		if notes = append(notes, err.Error()); len(notes) == 2 || peer != at[0] {
+			cancel()
+		}
+	})
+	<-closed
+	if !errors.Is(err, context.Canceled) || len(notes) != 2 || !strings.Contains(notes[1], "no connections any more") {
+		t.Errorf("%v, %q", err, notes)
 	}
 }
 
@@ -249,7 +342,7 @@ func TestMeetEnds(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Offer(withLimit(t, 500*time.Millisecond), New(), at); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := Offer(withLimit(t, 500*time.Millisecond), New(), at, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	again, at := listen(t)
