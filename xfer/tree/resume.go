@@ -166,8 +166,8 @@ func (s *storing) step() error {
 	return nil
 }
 
-// Stop lets the work under way fail at its next step. It may be called while another goroutine calls the other methods.
-func (c *claimed) Stop() { c.s.stopped.Store(true) }
+// Interrupt lets the work under way fail at its next step, see [xfer.Interrupter].
+func (c *claimed) Interrupt() { c.s.stopped.Store(true) }
 
 // described returns an error of the file system as storageFailure does, and others as they are.
 func described(doing, name string, err error) error {

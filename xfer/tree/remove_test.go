@@ -185,7 +185,7 @@ func TestDeleteStops(t *testing.T) {
 	f := must(d.Open(src.Name, src.Meta, src.Size))(t)
 	var crossed crossed
 	check(t, crossed.transfer(f.(xfer.Chooser), src, 100, -1))
-	f.(*claimed).Stop()
+	f.(*claimed).Interrupt()
 	wantError(t, f.Commit(), xfer.CodeCanceled, "is over")
 	check(t, f.Discard())
 	for _, p := range []string{"old", "dir/file"} {

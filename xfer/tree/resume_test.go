@@ -108,7 +108,7 @@ func TestStop(t *testing.T) {
 	open := func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		f, err := d.Open(name, meta, size)
 		if err == nil {
-			f.(*claimed).Stop()
+			f.(*claimed).Interrupt()
 		}
 		return f, err
 	}
