@@ -278,7 +278,7 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest", "margo"},
 		modules: []string{modCobra, modFlags},
 	},
-	"cmd/cinnabar/internal/onetime": {modules: []string{modRistretto}},
+	"cmd/cinnabar/internal/onetime": {modules: []string{modRistretto}, code: []string{"internal/hostquota"}},
 	"cmd/cinnabar/internal/filexfer": {
 		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/onetime", "identity", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "systemd", "xfer", "xfer/share", "xfer/tree"},
 		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
