@@ -183,6 +183,7 @@ const giveUp = 2000
 // TestGoServerKilled kills servers in Go of one C client in each phase, starts another one at the address of each, and checks that the client then uses it.
 // parity(peer): H58 Y02
 func TestGoServerKilled(t *testing.T) {
+	hgPeer.executable(t) // skips all phases together
 	for _, phase := range []string{"idle", "hold", "pull", "push"} {
 		t.Run(phase, func(t *testing.T) {
 			q := startPeer(t, hgPeer, "--timeout", fmt.Sprint(giveUp))
