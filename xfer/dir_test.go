@@ -430,8 +430,14 @@ func TestDirDiskFull(t *testing.T) {
 		}
 		_, err = (&Sender{Protocol: p}).Send(ctx, dev, srv.addr, sourceOf("large", noise(100<<10)))
 		wantCode(t, err, CodeStorage, true, "large", "cannot write at offset 0", "the disk of the receiver's directory is full", "no space left")
+		if res, _ := srv.outcome(ctx); res.Name != "large" { // until then the name is in use
+			t.Errorf("the outcome is of %q", res.Name)
+		}
 		if _, err := (&Sender{Protocol: p}).Send(ctx, dev, srv.addr, sourceOf(p.String(), noise(100<<10))); err != nil {
 			t.Errorf("the next file: %v", err)
+		}
+		if _, err := srv.outcome(ctx); err != nil {
+			t.Error(err)
 		}
 	}
 	srv.stop() // a receiver removes the part of a failed transfer after it has answered

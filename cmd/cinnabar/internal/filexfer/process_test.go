@@ -242,7 +242,7 @@ func TestSendRefusedFile(t *testing.T) {
 // With --once a request that is refused does not count, and does not end the
 // receiver; its exit code is that of the first file that it has begun to store.
 func TestRecvOnce(t *testing.T) {
-	server := startRecv(t, "127.0.0.1:0", "--once")
+	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-for", "0")
 	path := randomFiles(t, 10)[0]
 	if err := os.Mkdir(filepath.Join(server.dir, "size-10"), 0o700); err != nil {
 		t.Fatal(err)
