@@ -116,10 +116,14 @@ func TestStreamsThatFail(t *testing.T) {
 	wantCode(t, err, CodeSource, false, io.ErrNoProgress.Error())
 	_, _ = srv.outcome(ctx)
 
-	for name, end := range map[string]func(cancel func()){
-		"cancelled":     func(cancel func()) { cancel() },
-		"receiver ends": func(func()) { srv.stop() },
+	for _, c := range []struct {
+		name string
+		end  func(cancel func())
+	}{
+		{"cancelled", func(cancel func()) { cancel() }},
+		{"receiver ends", func(func()) { srv.stop() }}, // the last, because no receiver is there afterwards
 	} {
+		name, end := c.name, c.end
 		r, w := io.Pipe()
 		limited, cancel := context.WithCancel(ctx)
 		opened := make(chan struct{}, 1)
