@@ -88,7 +88,7 @@ func TestStreamPauses(t *testing.T) {
 	}
 }
 
-// tell is a file that tells the lengths of its writes.
+// tell is a file that reports the length of each write.
 type tell struct {
 	b       *bytes.Buffer
 	arrived chan<- int

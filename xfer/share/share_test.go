@@ -137,7 +137,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// What a peer may not get is refused, and no error has a path of the server.
+// A Dir refuses what a peer may not get, and no error of it has a path of the server.
 func TestRefuses(t *testing.T) {
 	path := makeTree(t, "a", "d/", ".secret", "out -> ../outside", "abs -> /etc/passwd", "dir -> ..", "d/up -> ../a", "loop -> loop")
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "outside"), []byte("x"), 0o600); err != nil {

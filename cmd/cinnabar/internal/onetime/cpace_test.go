@@ -54,7 +54,7 @@ func TestCPaceVectors(t *testing.T) {
 	}
 }
 
-// Shares that give a secret that anybody knows are refused.
+// finish refuses a share that would give a secret which anybody knows.
 func TestCPaceRefuses(t *testing.T) {
 	c := newCPace([]byte("x"), make([]byte, sidLen), true)
 	for name, share := range map[string][]byte{

@@ -306,7 +306,7 @@ func TestWaitingRoom(t *testing.T) {
 	}
 }
 
-// Offer tells once that a peer has no answer, and once that it takes no connections any more.
+// Offer reports once that no peer answers, and once that a peer takes no more connections.
 func TestOfferNotes(t *testing.T) {
 	l, at := listen(t)
 	closed := make(chan struct{})
