@@ -3,6 +3,7 @@ package progress
 import (
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,7 @@ import (
 type timerfd struct {
 	file *os.File
 	raw  syscall.RawConn
+	spec unix.ItimerSpec  // argument of set
 	set  func(fd uintptr) // begins an interval
 	off  func(fd uintptr) // ends it
 
@@ -25,8 +27,8 @@ func newSystemAlarm() (alarm, error) {
 	}
 	t := &timerfd{file: os.NewFile(uintptr(fd), "timerfd")}
 	interval := unix.NsecToTimespec(int64(WatchInterval))
-	spec := unix.ItimerSpec{Interval: interval, Value: interval}
-	t.set = func(fd uintptr) { err = unix.TimerfdSettime(int(fd), 0, &spec, nil) }
+	t.spec = unix.ItimerSpec{Interval: interval, Value: interval}
+	t.set = func(fd uintptr) { err = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) }
 	if t.raw, err = t.file.SyscallConn(); err == nil {
 		if cerr := t.raw.Control(t.set); cerr != nil {
 			err = cerr
@@ -36,7 +38,7 @@ func newSystemAlarm() (alarm, error) {
 		_ = t.file.Close() // the error at hand is the one to return
 		return nil, err
 	}
-	t.set = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &spec, nil) } // does not fail, because the same call has succeeded before
+	t.set = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) } // does not fail, because the same call has succeeded before
 	var never unix.ItimerSpec
 	t.off = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &never, nil) } // does not fail either
 	return t, nil
@@ -47,7 +49,10 @@ func (t *timerfd) wait() bool {
 	return err == nil
 }
 
-func (t *timerfd) restart() { _ = t.raw.Control(t.set) } // fails only after stop
+func (t *timerfd) restart(after time.Duration) {
+	t.spec.Value = unix.NsecToTimespec(int64(after))
+	_ = t.raw.Control(t.set) // fails only after stop
+}
 
 func (t *timerfd) pause() { _ = t.raw.Control(t.off) } // fails only after stop
 

@@ -28,7 +28,7 @@ func TestPausedTimer(t *testing.T) {
 		if runs() {
 			t.Error("a paused timer runs")
 		}
-		a.restart()
+		a.restart(WatchInterval)
 		if !runs() || !a.wait() {
 			t.Error("a restarted timer does not run")
 		}

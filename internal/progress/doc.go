@@ -62,13 +62,14 @@
 //	                                          replaces a goroutine in the same task as at the last look
 //
 // The watcher bounds the time for which no goroutine reads a connection: two intervals after the last driver has left a claimed connection, or
-// after a handler that does not return has begun, another goroutine reads. The goroutine and the timer of the watcher exist only while its list
-// is not empty, so an idle engine has neither.
+// after a handler that does not return has begun, another goroutine reads. After a time of steady traffic it may be five intervals, see below.
+// The goroutine and the timer of the watcher exist only while its list is not empty, so an idle engine has neither.
 //
 // Each tick of that timer wakes a thread, which may take the processor of a spinning waiter; this happens at both ends of a connection. A
 // spinning waiter of a source with [Source.Relieve] therefore does the work of the watcher: it looks at the objects when a look is due, and
-// restarts the timer, so that the timer does not expire while waiters spin. After the last waiter has stopped, the timer expires an
-// interval after the last look.
+// restarts the timer before it would expire. To restart it is a system call that is dear on virtual machines, so waiters that have looked for
+// some time set it to four intervals. After the last waiter has stopped, the timer expires at the end of that time at the latest, and then at
+// each interval.
 //
 // The following orders of loads and stores make sure that no wake-up is lost:
 //

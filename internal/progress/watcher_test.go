@@ -146,7 +146,7 @@ func TestWatcherRelieved(t *testing.T) {
 		w.Add(&o.watch)
 		w.relieve(Now())
 		o.expect(t, 0, 0)
-		for range 20 {
+		for range easedStep - 1 { // see TestWatcherEases for more
 			time.Sleep(time.Duration(relieveAfter)) //nolint:forbidigo // simulated time
 			w.relieve(Now())
 			w.relieve(Now())
@@ -200,10 +200,10 @@ func TestWatcherRelievedDuringLook(t *testing.T) {
 // brokenAlarm is an alarm that fails at once.
 type brokenAlarm struct{ stops atomic.Int32 }
 
-func (*brokenAlarm) wait() bool { return false }
-func (*brokenAlarm) restart()   {}
-func (*brokenAlarm) pause()     {}
-func (a *brokenAlarm) stop()    { a.stops.Add(1) }
+func (*brokenAlarm) wait() bool            { return false }
+func (*brokenAlarm) restart(time.Duration) {}
+func (*brokenAlarm) pause()                {}
+func (a *brokenAlarm) stop()               { a.stops.Add(1) }
 
 // TestWatcherAlarmFails: the watcher replaces an alarm that fails, and looks at its object at each interval.
 func TestWatcherAlarmFails(t *testing.T) {
@@ -235,9 +235,9 @@ type countedAlarm struct {
 	restarts, pauses, stops int
 }
 
-func (a *countedAlarm) restart() { a.restarts++; a.ticks.restart() }
-func (a *countedAlarm) pause()   { a.pauses++; a.ticks.pause() }
-func (a *countedAlarm) stop()    { a.stops++; a.ticks.stop() }
+func (a *countedAlarm) restart(after time.Duration) { a.restarts++; a.ticks.restart(after) }
+func (a *countedAlarm) pause()                      { a.pauses++; a.ticks.pause() }
+func (a *countedAlarm) stop()                       { a.stops++; a.ticks.stop() }
 
 // TestWatcherKeepsAlarm: the watcher has one alarm from the first Add to Close. The alarm pauses while the list is empty, and a waiter that ends its
 // sweep then does not restart it.
@@ -251,7 +251,7 @@ func TestWatcherKeepsAlarm(t *testing.T) {
 			w.Add(&o.watch)
 			o.expect(t, 3*WatchInterval, 1)
 			w.relieve(Now())
-			w.putOff() // as after a sweep during which the goroutine has ended
+			w.putOff(Now()) // as after a sweep during which the goroutine has ended
 			o.expect(t, 3*WatchInterval, 0)
 			if a.restarts != n || a.pauses != n || a.stops != 0 || !w.Idle() {
 				t.Errorf("after %d times with an object: %d restarts, %d pauses, %d stops", n, a.restarts, a.pauses, a.stops)
@@ -259,10 +259,61 @@ func TestWatcherKeepsAlarm(t *testing.T) {
 		}
 		w.Close()
 		w.Close()
-		w.putOff()
+		w.putOff(Now())
 		if a.restarts != 3 || a.stops != 1 {
 			t.Errorf("after Close: %d restarts, %d stops", a.restarts, a.stops)
 		}
+	})
+}
+
+// TestWatcherEases: the longer waiters sweep, the less often they move the alarm. The sweep after their last one is late by the length of a move
+// at most, and those after it come at each interval.
+func TestWatcherEases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w Watcher
+		o, a := newWatchedObject(), &countedAlarm{ticks: newTicks()}
+		o.depends.Store(true)
+		a.ticks.pause()
+		w.setAlarm(a)
+		w.Add(&o.watch)
+		sweeps := func(n int) (restarts int) {
+			t.Helper()
+			before := a.restarts
+			for range n {
+				time.Sleep(time.Duration(relieveAfter)) //nolint:forbidigo // simulated time
+				looks := o.looks.Load()
+				w.relieve(Now())
+				if o.looks.Load() != looks+1 {
+					t.Fatal("a sweep that is due was not made by the waiter")
+				}
+			}
+			synctest.Wait()
+			return a.restarts - before
+		}
+		looks := o.looks.Load()
+		if n := sweeps(4); n != 4 {
+			t.Errorf("%d restarts of the alarm in the first 4 sweeps of waiters, want 4", n)
+		}
+		sweeps(100)
+		if n := sweeps(100); n != 25 {
+			t.Errorf("%d restarts of the alarm in 100 later sweeps of waiters, want 25", n)
+		}
+		if n := o.looks.Load() - looks; n != 204 {
+			t.Errorf("%d looks in 204 sweeps of waiters: the goroutine has looked too", n)
+		}
+		looks, from := o.looks.Load(), time.Now()
+		for o.looks.Load() == looks {
+			time.Sleep(WatchInterval / 10) //nolint:forbidigo // simulated time
+		}
+		if d := time.Since(from); d > longestMove*WatchInterval {
+			t.Errorf("the goroutine looked %v after the last waiter, limit %v", d, longestMove*WatchInterval)
+		}
+		o.looks.Store(0)
+		o.expect(t, 5*WatchInterval, 5)
+		if n := sweeps(1); n != 1 {
+			t.Error("the first waiter after the goroutine has not moved the alarm")
+		}
+		w.Close()
 	})
 }
 
@@ -306,7 +357,7 @@ func TestSystemAlarm(t *testing.T) {
 	}
 	from := time.Now()
 	for range 5 {
-		a.restart()
+		a.restart(WatchInterval)
 		if !a.wait() {
 			t.Fatal("an alarm that is not stopped has ended")
 		}
@@ -322,7 +373,7 @@ func TestSystemAlarm(t *testing.T) {
 	}()
 	a.stop()
 	<-ended
-	a.restart()
+	a.restart(WatchInterval)
 	a.stop()
 	if a.wait() {
 		t.Error("a stopped alarm ticks")
