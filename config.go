@@ -195,7 +195,9 @@ type Progress struct {
 	//
 	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
 	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
-	//     while they run. An engine without traffic uses no processor time. On a machine with one processor goroutines sleep at once.
+	//     while they run. An engine without traffic uses no processor time. In a process that may use one processor only, a polling goroutine
+	//     lets other programs run on it between two looks, and sleeps at once while these take it for milliseconds; on systems other than
+	//     Linux it always sleeps at once.
 	//   - "latency" makes a waiting goroutine poll for 10 ms; an engine on na+sm polls for as long as an operation waits for its peer.
 	//     It is for programs with a processor to spare, and with peers that take longer to answer than the mode "balanced" polls.
 	//     Listen and Open refuse it on a machine with one processor.

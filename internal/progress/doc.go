@@ -116,11 +116,15 @@
 // 20 µs on sockets, because a look there is a system call itself. The duration of a yield decides about later yields of the process:
 //
 //	a yield took      and                          then
-//	at most 1 µs                                   no thread waited for the processor
-//	over 1 µs         the next look found a        the peer shares the processor: waiters yield from
+//	at most 1 µs, or                               no thread waited for the processor
+//	3 µs on sockets
+//	longer            the next look found a        the peer shares the processor: waiters yield from
 //	                  message                      the first look on, for 8 messages
 //	over 2 ms                                      another program has used its time slice: no yields for
 //	                                               50 ms, doubled up to 800 ms while that goes on
+//
+// If the process may use one processor only, because the machine has no other or because the process is bound to it, waiters yield from the first
+// look on, and park at once while there are no yields. The peer can then run, whether it has the same processor or another one.
 //
 // Two threads that yield to each other may stay on one processor for tens of milliseconds while another one is idle. The kernel puts a thread
 // that it wakes on an idle processor. After 16 messages in a row on a shared processor a waiter therefore parks once, unless the mode

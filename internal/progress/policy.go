@@ -78,8 +78,8 @@ func NewFixed(budget time.Duration) *Policy {
 // Mode returns the mode that p was made with.
 func (p *Policy) Mode() Mode { return p.mode }
 
-// MaySpin reports whether waiters spin at all: the mode is not Economy, there are processors on which peers can run, and, in mode Balanced, the clock
-// is not dear.
+// MaySpin reports whether waiters spin at all: the mode is not Economy, peers can run meanwhile, on another processor or because waiters yield the only
+// one, and, in mode Balanced, the clock is not dear.
 func (p *Policy) MaySpin() bool {
 	switch {
 	case p.mode == Economy:
@@ -87,7 +87,7 @@ func (p *Policy) MaySpin() bool {
 	case p.fixed > 0:
 		return true
 	}
-	return p.proc.procs > 1 && (p.mode == Latency || !p.proc.dearClock.Load())
+	return (p.proc.procs > 1 || p.proc.yield != nil) && (p.mode == Latency || !p.proc.dearClock.Load())
 }
 
 // Budget returns the length of a usual spin.

@@ -408,11 +408,6 @@ func TestModes(t *testing.T) {
 		src.Park()
 		src.Answered()
 	}
-	one := newBench(Balanced)
-	one.proc.procs = 1
-	if one.pol.MaySpin() || one.pol.Budget() != 0 {
-		t.Error("waiters spin on the only processor")
-	}
 	for _, c := range []struct {
 		m     Mode
 		procs int
@@ -647,6 +642,39 @@ func TestFullThreads(t *testing.T) {
 	threads = 1
 	if spin(); runs == 0 {
 		t.Error("the goroutine that spins on the only thread did not let other goroutines run")
+	}
+}
+
+// TestOneProcessor: a waiter yields the only processor of the process from the first look on. It parks if it may not, because another program has
+// used its whole time slice, or because the system has no such call.
+func TestOneProcessor(t *testing.T) {
+	b := newBench(Balanced)
+	b.proc.procs = 1
+	src := b.source(Socket)
+	s := src.Spin(true)
+	if !s.Vain() || b.calls != 1 {
+		t.Errorf("%d yields at the first look", b.calls)
+	}
+	s.Found()
+	s.End()
+	b.took = hoggedYield + 1
+	if d, looks := b.waste(&s, time.Microsecond); b.calls != 2 || looks > 2*int(kinds[Socket].looks) {
+		t.Errorf("after a yield that took a whole time slice: %d yields, %d looks in %v", b.calls, looks, d)
+	}
+	for range 3 {
+		s := src.Spin(true)
+		if d, looks := b.waste(&s, time.Microsecond); looks != 0 {
+			t.Errorf("%d looks in %v while waiters do not yield", looks, d)
+		}
+	}
+	b.took, b.clock = 300*time.Nanosecond, b.clock+int64(time.Second)
+	s = src.Spin(true)
+	if _, looks := b.waste(&s, time.Microsecond); looks == 0 || b.calls == 2 {
+		t.Errorf("%d looks and %d yields after the time without yields", looks, b.calls-2)
+	}
+	b.proc.yield = nil
+	if b.pol.MaySpin() || b.pol.Budget() != 0 {
+		t.Error("waiters spin on the only processor and cannot yield it")
 	}
 }
 

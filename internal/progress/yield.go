@@ -6,8 +6,6 @@ import (
 )
 
 const (
-	// sharedYield is the duration of a yield above which another thread has run on the processor. A yield without one takes 0.3 µs.
-	sharedYield = time.Microsecond
 	// hoggedYield is the duration of a yield above which the other thread has used its whole time slice.
 	hoggedYield = 2 * time.Millisecond
 	// earlyMessages is the number of messages for which waiters yield from the first look on.
@@ -42,15 +40,25 @@ func (p *process) mayYield(now int64) bool {
 	return until == 0 || now >= until
 }
 
-// yielded records the end and the duration of a yield. It reports whether another thread has run meanwhile.
-func (p *process) yielded(now, took int64) (others bool) {
+// single reports whether the process may use one processor only. Its peers can then run while a waiter yields, if they have no other processor.
+func (p *process) single() bool { return p.procs == 1 && p.yield != nil }
+
+// crowded reports whether waiters must not spin at present, because they have only one processor and do not yield it.
+func (p *process) crowded() bool {
+	return p.single() && p.pause.Load() != 0 && !p.mayYield(p.now())
+}
+
+// yieldsEarly reports whether waiters yield from the first look on.
+func (p *process) yieldsEarly() bool { return p.early.Load() > 0 || p.single() }
+
+// yielded records the end and the duration of a yield.
+func (p *process) yielded(now, took int64) {
 	if took > int64(hoggedYield) {
 		n := p.hogged.Load()
 		p.hogged.Store(min(n+1, pauseDoubling))
 		p.pause.Store(now + int64(pauseLeast)<<n)
 		p.early.Store(0)
 	}
-	return took > int64(sharedYield)
 }
 
 // found records that a look has found a message. others says that another thread ran in a yield just before.
