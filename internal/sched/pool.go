@@ -264,6 +264,7 @@ func (j *Job) Run() {
 // because the scheduler runs a goroutine that was just started before all others: a chain of handlers of which each starts the
 // next would delay other goroutines until the queue is empty.
 func (j *Job) run(behind bool) {
+	na.GrowStack(0)
 	for j != nil {
 		if behind {
 			j.work.Yield()
