@@ -17,11 +17,12 @@ type agreement struct {
 	chunk      int
 	size       int64 // of the file; -1: unknown
 	meta       Meta
-	counted    int64 // bytes of the buffers that are counted for the sender's host
-	solo       bool  // this side has one goroutine for the chunks (solo.go)
-	chooses    bool  // the receiver chooses the ranges that cross; fast only
-	pull       bool  // the side that has connected receives (pull.go)
-	stream     bool  // the size is not known before the end, and is -1 until then (stream.go)
+	counted    int64       // bytes of the buffers that are counted for the sender's host
+	solo       bool        // this side has one goroutine for the chunks (solo.go)
+	chooses    bool        // the receiver chooses the ranges that cross; fast only
+	pull       bool        // the side that has connected receives (pull.go)
+	stream     bool        // the size is not known before the end, and is -1 until then (stream.go)
+	lanes      lanesAgreed // of a transfer of several lanes
 }
 
 // basicClient is the client of the paper (section 2):

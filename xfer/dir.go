@@ -212,8 +212,8 @@ type dirFile struct {
 	meta       Meta
 	chmod      bool // apply meta.Mode
 	closed     bool
-	lock       io.Closer // that of lockTemp, while the file is closed and has its temporary name; may be nil
-	unsynced   int64     // bytes written since the last sync
+	lock       io.Closer    // that of lockTemp, while the file is closed and has its temporary name; may be nil
+	unsynced   atomic.Int64 // bytes written since the last sync
 	locked     bool
 	fresh      fs.FileMode   // the mode of a new file, if the temporary file has another one
 	r          *resuming     // nil: all bytes cross
@@ -228,12 +228,15 @@ const syncEvery = 64 << 20
 // disk works while the rest of the file comes.
 func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	n, err := f.File.WriteAt(b, offset)
-	if f.unsynced += int64(n); err == nil && f.dir.opt.Sync && f.unsynced >= syncEvery {
-		f.unsynced = 0
+	if all := f.unsynced.Add(int64(n)); err == nil && f.dir.opt.Sync && all >= syncEvery {
+		f.unsynced.Store(0)
 		err = f.File.Sync()
 	}
 	return n, err
 }
+
+// AnyOrder implements [AnyOrder]. A file of which the transfer was cut may have gaps, which the sums of a later transfer find.
+func (f *dirFile) AnyOrder() bool { return true }
 
 // Commit gives the file its name. If it fails the file has not got its name, but for one
 // case, which the error describes: the file has replaced another one, which cannot be

@@ -34,6 +34,10 @@ func errNotFirst() error {
 func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, p *place) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if isLane(req.PrivateData()) { // it ends with its transfer
+		_, _ = h.serve(ctx, req, p) // the result is that of the transfer
+		return
+	}
 	f.mu.Lock()
 	late := f.chosen != nil
 	if !late {
@@ -50,11 +54,13 @@ func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, p *p
 	delete(f.under, req)
 	if f.chosen == req {
 		f.res, f.err = res, err
+		f.stop()
 	}
 }
 
-// open calls do, which makes the file of a request. If do succeeds, open chooses the request and cancels the others.
-func (f *first) open(req *verbs.ConnRequest, do func() (File, error)) (File, error) {
+// open calls do, which makes the file of a request. If do succeeds, open chooses the request and cancels the others. The receiver accepts further requests for the lanes of the
+// chosen transfer only, if it has several.
+func (f *first) open(req *verbs.ConnRequest, lanes bool, do func() (File, error)) (File, error) {
 	if f == nil {
 		return do()
 	}
@@ -68,7 +74,9 @@ func (f *first) open(req *verbs.ConnRequest, do func() (File, error)) (File, err
 		return nil, err
 	}
 	f.chosen = req
-	f.stop()
+	if !lanes {
+		f.stop()
+	}
 	for other, cancel := range f.under {
 		if other != req {
 			cancel(errNotFirst())

@@ -20,15 +20,19 @@ import (
 //	 8  chunk, uint32             8  chunk, uint32
 //	12  buffers, uint16          12  buffers, uint16
 //	14  known fields, bits       14  length of the name
+//	                             15  lanes
 //	16  size, uint64             16  name of the digest
 //	24  time, int64, ns since 1970
 //	32  permission bits, uint32
 //	36  length of the name
+//	37  lanes
 //	40  name of the digest
 //
 // Bit 0 of the abilities is write with immediate data, bit 1 is set for no transfer; bit 2 says that the receiver may choose the ranges that cross (ADR 0053). Bit 0 of the form is set for chunks with immediate data, bit 2
 // if the receiver chooses. The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
 // and is not looked at. A receiver without this form refuses the number 2.
+//
+// The numbers of lanes are 0 in transfers of one lane. The request for a further lane, and the answer to a request for lanes, have other fields (lanes_wire.go).
 //
 // A request for no transfer, which Ping makes, offers no protocol, so that every receiver refuses it.
 const (
@@ -42,6 +46,7 @@ const (
 	offerFast   = 1 << 1
 	offerStream = 1 << 2 // the fast protocol for a file of unknown length; no other bit is set then, and the size is 0
 	offerPull   = 1 << 3 // the fast protocol the other way round (pull.go); no other bit is set then, and the size is 0
+	offerLane   = 1 << 4 // a further lane of a transfer (lanes_wire.go); no other bit is set then
 
 	capImm    = 1 << 0
 	capPing   = 1 << 1
@@ -57,12 +62,14 @@ const (
 
 // hello is the sender's request: its abilities, its wishes, and the file's metadata.
 type hello struct {
-	basic, fast bool // protocols that it offers
-	stream      bool // a file of unknown length by the fast protocol; not with basic or fast, so that receivers without it refuse
-	pull        bool // the requesting side receives; in the same way
-	imm         bool // it can write with immediate data
-	ping        bool // it asks for no transfer
-	choice      bool // the receiver may choose the ranges that cross, by the fast protocol
+	basic, fast bool     // protocols that it offers
+	stream      bool     // a file of unknown length by the fast protocol; not with basic or fast, so that receivers without it refuse
+	pull        bool     // the requesting side receives; in the same way
+	imm         bool     // it can write with immediate data
+	ping        bool     // it asks for no transfer
+	choice      bool     // the receiver may choose the ranges that cross, by the fast protocol
+	lanes       uint8    // that the sender would use; 0: one
+	join        *laneRef // the request is for a further lane of this transfer; nil: it is for a transfer. size and meta do not cross then
 	digest      Digest
 	chunk       uint32 // bytes per buffer; 0: the receiver chooses
 	buffers     uint16 // 0: the receiver chooses
@@ -78,6 +85,8 @@ type answer struct {
 	digest   Digest
 	chunk    uint32
 	buffers  uint16
+	lanes    uint8   // that the sender may use; 0: one
+	transfer laneRef // for the requests of the other lanes, if there are several
 }
 
 // appendHello appends the encoding of h to b.
@@ -95,6 +104,10 @@ func appendHello(b []byte, h hello) []byte {
 	if h.pull {
 		offers |= offerPull
 	}
+	lanes := h.lanes
+	if h.join != nil {
+		offers, lanes = offers|offerLane, h.join.lane
+	}
 	if h.imm {
 		caps |= capImm
 	}
@@ -110,11 +123,18 @@ func appendHello(b []byte, h hello) []byte {
 	b = binary.LittleEndian.AppendUint32(b, h.chunk)
 	b = binary.LittleEndian.AppendUint16(b, h.buffers)
 	known, nanos := metaFields(h.meta)
+	if h.join != nil {
+		known = 0
+	}
 	b = binary.LittleEndian.AppendUint16(b, known)
-	b = binary.LittleEndian.AppendUint64(b, h.size)
-	b = binary.LittleEndian.AppendUint64(b, uint64(nanos))
-	b = binary.LittleEndian.AppendUint32(b, uint32(h.meta.Mode.Perm()))
-	b = append(b, byte(len(name)), 0, 0, 0)
+	if h.join != nil {
+		b = appendLaneRef(b, h.join)
+	} else {
+		b = binary.LittleEndian.AppendUint64(b, h.size)
+		b = binary.LittleEndian.AppendUint64(b, uint64(nanos))
+		b = binary.LittleEndian.AppendUint32(b, uint32(h.meta.Mode.Perm()))
+	}
+	b = append(b, byte(len(name)), lanes, 0, 0)
 	return append(b, name...)
 }
 
@@ -193,17 +213,24 @@ func parseHello(b []byte) (hello, error) {
 		stream: b[5]&offerStream != 0, pull: b[5]&offerPull != 0,
 		chunk:   binary.LittleEndian.Uint32(b[8:]),
 		buffers: binary.LittleEndian.Uint16(b[12:]),
-		size:    binary.LittleEndian.Uint64(b[16:]),
 	}
-	if h.size > 1<<63-1 {
-		return hello{}, failf(CodeProtocol, "the file is said to have %d bytes", h.size)
-	}
-	if (h.stream || h.pull) && b[5]&(b[5]-1) != 0 {
-		return hello{}, failf(CodeProtocol, "the request offers a stream or a pull beside another protocol (%#x)", b[5])
+	lane := b[5]&offerLane != 0
+	if (h.stream || h.pull || lane) && b[5]&(b[5]-1) != 0 {
+		return hello{}, failf(CodeProtocol, "the request offers a stream, a pull or a lane beside another protocol (%#x)", b[5])
 	}
 	var err error
 	if h.digest, err = parseDigest(b, 36, helloLen); err != nil {
 		return hello{}, err
+	}
+	if lane {
+		ref := parseLaneRef(b[16:36])
+		ref.lane = b[37]
+		h.join = &ref
+		return h, nil
+	}
+	h.lanes, h.size = b[37], binary.LittleEndian.Uint64(b[16:])
+	if h.size > 1<<63-1 {
+		return hello{}, failf(CodeProtocol, "the file is said to have %d bytes", h.size)
 	}
 	h.meta = metaOf(binary.LittleEndian.Uint16(b[14:]), int64(binary.LittleEndian.Uint64(b[24:])), binary.LittleEndian.Uint32(b[32:]))
 	return h, nil
@@ -223,8 +250,12 @@ func appendAnswer(b []byte, a answer) []byte {
 	b = append(b, helloVersion, byte(a.protocol), form, kind)
 	b = binary.LittleEndian.AppendUint32(b, a.chunk)
 	b = binary.LittleEndian.AppendUint16(b, a.buffers)
-	b = append(b, byte(len(name)), 0)
-	return append(b, name...)
+	b = append(b, byte(len(name)), a.lanes)
+	b = append(b, name...)
+	if a.lanes > 1 {
+		b = appendLaneRef(b, &a.transfer)
+	}
+	return b
 }
 
 // parseAnswer reads an answer. It is only asked about data that isOurs.
@@ -243,6 +274,16 @@ func parseAnswer(b []byte) (answer, error) {
 	var err error
 	if a.digest, err = parseDigest(b, 14, answerLen); err != nil {
 		return answer{}, err
+	}
+	if b[15] > 1 {
+		rest := b[answerLen:]
+		if a.digest.named() {
+			rest = rest[len(a.digest):]
+		}
+		if len(rest) < laneRefLen {
+			return answer{}, failf(CodeProtocol, "the answer grants %d lanes, and has %d bytes about them; %d are needed", b[15], len(rest), laneRefLen)
+		}
+		a.lanes, a.transfer = b[15], parseLaneRef(rest)
 	}
 	return a, nil
 }

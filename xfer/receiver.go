@@ -84,6 +84,9 @@ type Receiver struct {
 	// bound senders get fewer and smaller buffers than they ask for, at least 4 KiB.
 	// The paper's program gets its 10 MiB, or is refused.
 	MaxMemory int64
+	// MaxLanes is the largest number of lanes of one transfer (Sender.Lanes), at most [MaxLanes]; 0: 8. Each lane takes a place of MaxConnections, and buffers. The lanes of one
+	// host beside the first ones of its transfers get at most a quarter of the places, so that they keep no other transfer out.
+	MaxLanes int
 	// Timeout bounds the time without progress, after which the receiver ends a transfer; 0: 30 s. It ends the transfer of a
 	// sender that has not named its file 5 s after it was connected in any case.
 	Timeout time.Duration
@@ -136,7 +139,7 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 		}
 		p, err := h.places.enter(h.book.Account(hostOf(req)))
 		if err != nil {
-			_ = h.refuse(req, failf(CodeBusy, "%w", err)) // Done receives the error
+			_ = h.refuseTransfer(req, failf(CodeBusy, "%w", err)) // Done receives the error
 			continue
 		}
 		wg.Go(func() {
@@ -219,6 +222,7 @@ type host struct {
 	share   int64  // bytes for the buffers of each place
 	most    int64  // largest number of bytes for the buffers of one transfer
 	first   *first // set by ServeFirst; nil: all requests are served
+	lanes   *laneBook
 }
 
 // newHost prepares to serve so many transfers at once.
@@ -240,6 +244,7 @@ func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
 		checkRange("MaxWindow", int64(r.MaxWindow), 1, maxBuffers, "buffers"),
 		checkRange("MaxChunk", int64(r.MaxChunk), minChunk, maxChunk, "bytes"),
 		checkRange("MaxConnections", int64(r.MaxConnections), 1, 1<<20, "transfers"),
+		checkRange("MaxLanes", int64(r.MaxLanes), 1, MaxLanes, "lanes"),
 		checkRange("MaxMemory", r.MaxMemory, minChunk, 1<<62, "bytes"),
 	} {
 		if c != nil {
@@ -252,6 +257,7 @@ func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
 		return nil, &Error{Op: "receive", Code: CodeTooLarge, Err: fmt.Errorf("MaxMemory of %d bytes is too little for %d transfers at once; %d bytes each are the least", memory, connections, minChunk)}
 	}
 	h.divide(memory, int64(connections))
+	h.lanes = newLaneBook(int64(connections))
 	return h, nil
 }
 

@@ -22,6 +22,9 @@ type Sender struct {
 	// Send offers the fast protocol only, and fails with CodeUnsupported if the receiver does not have the digest.
 	Digest Digest
 	Hashes Hashes // digests besides SHA256
+	// Lanes is the number of connections over which Send spreads a source that has a Choice, at most [MaxLanes]; 0: 1. It is an upper bound: the receiver grants
+	// fewer, or one, by its limits, and if the source has fewer than 4 MiB for each. The failure of one lane is that of the transfer.
+	Lanes int
 	// Timeout bounds the time without progress, after which Send ends the transfer,
 	// and the time until the receiver accepts; 0: 30 s. A chunk should take less.
 	Timeout time.Duration
@@ -82,6 +85,9 @@ type delivery struct {
 
 	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
+
+	lane  laneRef    // of a further lane; number 0: it is a transfer
+	lanes *sentLanes // of the transfer; nil: it has one lane
 }
 
 func (d *delivery) do(ctx context.Context) (err error) {
@@ -134,6 +140,9 @@ func (d *delivery) check() error {
 	if d.Timeout < 0 {
 		return failf(CodeOther, "the timeout is %v; it must be positive, or 0 for %v", d.Timeout, defaultTimeout)
 	}
+	if err := checkRange("the number of lanes", int64(d.Lanes), 1, MaxLanes, "lanes"); err != nil {
+		return err
+	}
 	if err := checkRange("the window", int64(d.Window), 1, maxBuffers, "buffers"); err != nil {
 		return err
 	}
@@ -166,10 +175,17 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	if d.pull != nil {
 		return d.pullWith(ctx, l, agreed)
 	}
+	first := d.lanes == nil
+	if first {
+		d.lanes, ctx = d.newSentLanes(ctx, &agreed)
+	}
 	do, stop := d.readWith(ctx, l, &agreed)
 	s := newSession(l, d.machine(agreed), agreed, d.Hashes, do)
 	s.timeout, s.trace = d.timeout, d.tracer
-	if d.Progress != nil {
+	switch {
+	case d.lanes != nil:
+		s.progress, s.spread = d.lanes.shared.observer(d.lane.lane), d.lanes.spread(d.src.Choice.Head)
+	case d.Progress != nil:
 		s.progress = d.Progress()
 	}
 	if err = d.postRest(s); err == nil {
@@ -177,11 +193,15 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	if err == nil {
 		s.begin(d.result, true)
+		d.beginLanes(ctx, first, &agreed)
 		d.result, err = s.run(ctx)
 	}
 	stop()
 	s.close()
-	d.watcher = s.observer()
+	if first {
+		err = d.lanes.join(&d.result, err)
+		d.watcher = s.observer()
+	}
 	return err
 }
 
@@ -274,10 +294,13 @@ func (d *delivery) hello() []byte {
 		return nil
 	}
 	stream, pull := d.src.Stream != nil, d.pull != nil
+	if d.lane.number != 0 {
+		return appendHello(nil, hello{imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest, chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), join: &d.lane})
+	}
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast && !d.digest.named() && !stream && !pull, fast: d.Protocol != Basic && !stream && !pull, stream: stream, pull: pull, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
-		choice: d.src.Choice != nil && d.Protocol != Basic,
-		chunk:  uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
+		choice: d.src.Choice != nil && d.Protocol != Basic, lanes: d.asksLanes(),
+		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
 	})
 }
 
@@ -311,7 +334,8 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 		return a, err
 	}
 	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, chooses: ans.choice, digest: ans.digest,
-		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta, stream: d.src.Stream != nil}
+		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta, stream: d.src.Stream != nil,
+		lanes: lanesAgreed{n: ans.lanes, ref: ans.transfer}}
 	if a.protocol == Basic { // chunks of the basic protocol may be shorter than the buffer, if this side's device sends shorter messages only
 		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
 	}
@@ -329,6 +353,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
 	case a.chooses && (d.src.Choice == nil || a.protocol != Fast):
 		return failf(CodeProtocol, "the receiver says that it chooses the ranges that cross, which this sender has not offered")
+	case a.lanes.n > 1 && (a.lanes.n > d.asksLanes() || !a.chooses || a.lanes.ref.number == 0):
+		return failf(CodeProtocol, "the receiver grants %d lanes; %d were asked for", a.lanes.n, d.asksLanes())
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
 	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):

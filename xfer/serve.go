@@ -20,7 +20,13 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	res := Result{Peer: req.RemoteAddr()}
 	a, why, err := h.decide(req.PrivateData(), p.account)
 	if err != nil {
-		return res, h.refuse(req, err)
+		return res, h.refuseTransfer(req, err)
+	}
+	if g := a.lanes.group; g != nil {
+		g.enter(a.lanes.ref.lane, cancel)
+		if a.lanes.ref.lane == 0 {
+			defer h.lanes.remove(g)
+		}
 	}
 	a.solo = a.digest != NoDigest && !a.stream && isSolo(req.LocalAddr(), req.RemoteAddr())
 	if a.counted > 0 {
@@ -28,7 +34,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	}
 	l, region, err := h.prepare(&a)
 	if err != nil {
-		return res, h.refuse(req, classed(CodeStorage, err))
+		return res, h.refuseTransfer(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
 	var watcher Progress
@@ -38,6 +44,9 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		watcher, err = h.receiveWith(ctx, req, p, l, region, a, why, &res)
 	}
 	closeResources(l, h.log)
+	if a.lanes.ref.lane > 0 {
+		return res, h.reportLane(req, &a, err)
+	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
 		err = cause // because err is only a consequence of it
 	}
@@ -71,9 +80,19 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 		if err != nil {
 			return a, "", err
 		}
-		if a, why, err = h.choose(hi, imm); err != nil {
+		if hi.join != nil {
+			a, why, err = h.chooseLane(&hi)
+		} else {
+			a, why, err = h.choose(hi, imm)
+		}
+		if err != nil {
 			return a, "", err
 		}
+		defer func() { // when the buffers are known
+			if err == nil && hi.join == nil {
+				h.grantLanes(account, &hi, &a)
+			}
+		}()
 	}
 	if a.buffers, a.chunk, a.counted = h.take(account, a.buffers, a.chunk, least); a.buffers == 0 {
 		_, memory := h.Limits()
@@ -89,7 +108,6 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 		a.stream, a.pull, a.size = hi.stream, hi.pull, -1
 	}
 	fast, basic := (hi.fast || hi.stream || hi.pull) && h.Protocol != Basic, hi.basic && h.Protocol != Fast && h.takesUncompared()
-	chunk := int64(hi.chunk)
 	switch {
 	case hi.pull && (h.Files == nil || h.first != nil):
 		return a, "", failf(CodeUnsupported, "this receiver has no files to pull, which a server of files has (cinnabar serve-files)")
@@ -102,8 +120,8 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	case fast:
 		a.protocol, why = Fast, "both sides have it"
 		a.chooses = hi.choice && !hi.stream && !hi.pull // because neither has ranges to choose from when the request comes
-		a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
-		chunk = or(chunk, defaultChunk)
+		h.size(&a, &hi)
+		return a, why, nil
 	case basic:
 		a.protocol, a.digest, why = Basic, NoDigest, "both sides have write with immediate data"
 		a.imm = hi.imm && imm
@@ -113,14 +131,25 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 		case !hi.imm:
 			why = "the sender's device lacks write with immediate data"
 		}
-		chunk = or(chunk, basicChunk)
 	default:
 		return a, "", failf(CodeUnsupported, "the sender offers no protocol that this receiver takes (%v)", h.Protocol)
 	}
-	most := min(int64(or(h.MaxChunk, defaultMaxChunk)), messageLimit(&h.attr))
-	a.chunk = int(max(min(chunk, most), minChunk))
+	a.chunk = h.chunk(or(int64(hi.chunk), basicChunk))
 	a.fit()
 	return a, why, nil
+}
+
+// size chooses the buffers of the fast protocol.
+func (h *host) size(a *agreement, hi *hello) {
+	a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
+	a.chunk = h.chunk(or(int64(hi.chunk), defaultChunk))
+	a.fit()
+}
+
+// chunk returns the length of a buffer for which a sender asks, within the limits of this side.
+func (h *host) chunk(asked int64) int {
+	most := min(int64(or(h.MaxChunk, defaultMaxChunk)), messageLimit(&h.attr))
+	return int(max(min(asked, most), minChunk))
 }
 
 // fit reduces the buffers to the size of the file: a chunk that is larger
@@ -163,7 +192,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			if err := p.named(); err != nil {
 				return nil, err
 			}
-			return blocking.keep(h.first.open(req, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) }))
+			return blocking.keep(h.makeFile(req, name, &a))
 		}}
 	if a.chooses {
 		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
@@ -176,13 +205,22 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}
-	if h.Progress != nil {
+	switch g := a.lanes.group; {
+	case g != nil:
+		s.progress, s.spread = g.shared.observer(a.lanes.ref.lane), func(int64) {}
+	case h.Progress != nil:
 		s.progress = h.Progress()
 	}
 	if err = h.connect(ctx, req, s); err == nil {
 		h.trail.Record(audit.Accepted, a.protocol.String(), hostOf(req), agreementAttrs("", req.RemoteAddr(), &a, why)...)
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
+	}
+	if g := a.lanes.group; g != nil {
+		g.end(a.lanes.ref.lane, res.Chunks, err)
+		if a.lanes.ref.lane == 0 {
+			g.result(res, err)
+		}
 	}
 	blocking.interrupt()
 	s.close()
@@ -207,7 +245,7 @@ func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) 
 	var private []byte
 	if s.agreed.negotiated {
 		private = appendAnswer(nil, answer{protocol: s.agreed.protocol, imm: s.agreed.imm, choice: s.agreed.chooses, digest: s.agreed.digest,
-			chunk: uint32(s.agreed.chunk), buffers: uint16(s.agreed.buffers)})
+			chunk: uint32(s.agreed.chunk), buffers: uint16(s.agreed.buffers), lanes: s.agreed.lanes.n, transfer: s.agreed.lanes.ref})
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(h.timeout, openTimeout))
 	defer cancel()

@@ -18,10 +18,11 @@ type session struct {
 	res      *resources // posts and staged work are guarded by mu
 	agreed   agreement
 	timeout  time.Duration
-	opening  time.Duration // for the peer to name its file; 0: no limit but timeout
-	progress Progress      // nil: none; called under mu
-	trace    Tracer        // nil: none; called under mu
-	steps    func() uint64 // the work of the file (Worker); nil: not known
+	opening  time.Duration    // for the peer to name its file; 0: no limit but timeout
+	progress Progress         // nil: none; called under mu
+	trace    Tracer           // nil: none; called under mu
+	steps    func() uint64    // the work of the file (Worker); nil: not known
+	spread   func(kept int64) // takes the bytes that do not cross on this lane of several, which may cross on others; nil: there is one lane
 
 	disk   *worker
 	digest *worker       // nil: no digest; disk, if solo

@@ -130,6 +130,11 @@ func (s *session) actLocked(a *action) error {
 		s.advanceLocked(int64(a.n))
 		return nil
 	case actKeep:
+		if s.spread != nil {
+			s.chosen, s.partial = true, true
+			s.spread(a.offset)
+			return nil
+		}
 		s.result.Kept, s.chosen, s.partial = a.offset, true, !a.checked
 		s.advanceLocked(a.offset)
 		return nil

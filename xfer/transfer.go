@@ -48,8 +48,10 @@ type Source struct {
 	// Name is the file's name at the receiver: 1 to 255 bytes without NUL. A [Dir]
 	// refuses more names than that, see [CheckName].
 	Name string
-	// Data is read from several offsets in ascending order by one goroutine.
+	// Data is read from several offsets in ascending order by one goroutine. A transfer of several lanes (Sender.Lanes) reads it in no order, by one goroutine at a time.
 	Data io.ReaderAt
+	// Concurrent says that Data, and Choice.SumData, may be read by several goroutines at once, as an *os.File. Several lanes are then read at the same time.
+	Concurrent bool
 	// Size is the number of bytes to send. Send fails with [CodeChanged] if Data does not end there.
 	Size int64
 	// Stream is the data of a source of unknown length, such as a pipe. Data is nil then, and Size is not used. A goroutine reads it ahead from
@@ -74,9 +76,10 @@ type Result struct {
 	Buffers   int // of the receiver
 	Chunk     int // size of each in bytes
 	Chunks    int64
+	Lanes     int    // connections that have carried the file, if the transfer was agreed to have several; otherwise 0
 	Digest    Digest // NoDigest with Basic; "" if nothing was agreed
 	// Sum is the digest of the file, on which both sides agree if the transfer has
-	// succeeded; zero if the protocol is Basic or Digest is NoDigest, or if only a part of the file crossed (Kept). A receiver that does
+	// succeeded; zero if the protocol is Basic or Digest is NoDigest, if only a part of the file crossed (Kept), or if several lanes carried it, each with a digest of its own. A receiver that does
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [SumLen]byte
@@ -120,7 +123,7 @@ func OpenFile(path string, preserve bool) (Source, *os.File, error) {
 		_ = f.Close() // it was only looked at
 		return Source{}, nil, err
 	}
-	src := Source{Name: filepath.Base(path), Data: f, Size: info.Size()}
+	src := Source{Name: filepath.Base(path), Data: f, Size: info.Size(), Concurrent: true}
 	if preserve {
 		src.Meta = Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}
 	}

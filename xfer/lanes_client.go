@@ -1,0 +1,163 @@
+package xfer
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+)
+
+// asksLanes returns the number of lanes for which a request asks; 0: it does not ask.
+func (d *delivery) asksLanes() uint8 {
+	c := d.src.Choice
+	if d.Lanes < 2 || d.lane.number != 0 || c == nil || c.Wishes&WishDryRun != 0 || d.Protocol == Basic || d.src.Stream != nil || d.pull != nil {
+		return 0
+	}
+	return uint8(d.Lanes)
+}
+
+// sentLanes are the lanes of a transfer at the sender.
+type sentLanes struct {
+	d      *delivery // of the first lane
+	n      uint8
+	size   int64
+	data   io.ReaderAt // of the source, for all lanes
+	shared *sharedProgress
+	cancel context.CancelCauseFunc // ends all lanes
+	wg     sync.WaitGroup
+
+	mu sync.Mutex
+	// lanes beside the first that were agreed
+	// +checklocks:mu
+	joined int
+	// +checklocks:mu
+	chunks int64
+	// bytes of data that have crossed, without the head
+	// +checklocks:mu
+	crossed int64
+	// the first failure of a lane
+	// +checklocks:mu
+	failed *failure
+	// the first lane has succeeded, so that the others count no more
+	// +checklocks:mu
+	done bool
+}
+
+// newSentLanes prepares the lanes of a transfer; nil if it has one. The context is that of all lanes.
+func (d *delivery) newSentLanes(ctx context.Context, a *agreement) (*sentLanes, context.Context) {
+	if a.lanes.n < 2 {
+		return nil, ctx
+	}
+	s := &sentLanes{d: d, n: a.lanes.n, size: a.size}
+	if !d.src.Concurrent {
+		lock := &sync.Mutex{}
+		d.src.Data = lockedReader{d.src.Data, lock}
+		c := *d.src.Choice
+		if c.SumData != nil {
+			c.SumData = lockedReader{c.SumData, lock}
+		}
+		d.src.Choice = &c
+	}
+	if d.Progress != nil {
+		s.shared = &sharedProgress{p: d.Progress()}
+	}
+	ctx, s.cancel = context.WithCancelCause(ctx)
+	return s, ctx
+}
+
+// start connects the other lanes.
+func (s *sentLanes) start(ctx context.Context, ref laneRef) {
+	for lane := uint8(1); lane < s.n; lane++ {
+		of := ref
+		of.lane = lane
+		s.wg.Go(func() { s.carry(ctx, of) })
+	}
+}
+
+// carry carries one lane beside the first. A lane to which no connection was agreed is left out, because the others carry its part.
+func (s *sentLanes) carry(ctx context.Context, ref laneRef) {
+	one := *s.d.Sender
+	one.Trace = nil
+	d := &delivery{Sender: &one, dev: s.d.dev, addr: s.d.addr, digest: s.d.digest, timeout: s.d.timeout, log: s.d.log, lane: ref, lanes: s,
+		src: Source{Name: s.d.src.Name, Data: s.d.src.Data, Size: s.size, Choice: &Choice{Must: true}}}
+	err := d.do(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chunks += d.result.Chunks
+	switch {
+	case err == nil || s.done || s.failed != nil || ctx.Err() != nil: // the first lane has the reason
+	case d.result.Protocol != Fast: // it was not agreed
+		d.log.LogAttrs(ctx, slog.LevelWarn, "lane left out", slog.Int("lane", int(ref.lane)+1), slog.Any("err", err))
+	default:
+		s.failed = laneFailure(ref.lane, s.n, asFailure(err))
+		s.cancel(s.failed)
+	}
+}
+
+// beginLanes connects the other lanes, if this is the first of several, and counts it if it is a further one.
+func (d *delivery) beginLanes(ctx context.Context, first bool, a *agreement) {
+	s := d.lanes
+	switch {
+	case s == nil:
+	case first:
+		s.start(ctx, a.lanes.ref)
+	default:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.joined++
+	}
+}
+
+// spread returns the function for the session of a lane: it counts the bytes of data that cross on it.
+func (s *sentLanes) spread(head int64) func(kept int64) {
+	return func(kept int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.crossed += s.size - head - kept
+	}
+}
+
+// join waits for the ends of the other lanes, after the end of the first one, and returns the result and the error of the transfer.
+func (s *sentLanes) join(res *Result, err error) error {
+	if s == nil {
+		return err
+	}
+	s.mu.Lock()
+	switch {
+	case err == nil:
+		s.done = true
+	case s.failed == nil:
+		s.failed = asFailure(err)
+	}
+	failed := s.failed
+	s.mu.Unlock()
+	if err == nil {
+		s.cancel(failf(CodeCanceled, "the transfer is complete"))
+	} else {
+		s.cancel(failed)
+	}
+	s.wg.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res.Chunks += s.chunks
+	res.Lanes = s.joined + 1
+	if err != nil {
+		return failed
+	}
+	res.Kept = s.size - s.d.src.Choice.Head - s.crossed
+	s.shared.advance(res.Kept)
+	return nil
+}
+
+// lockedReader is a source that one goroutine at a time reads.
+type lockedReader struct {
+	io.ReaderAt
+	mu *sync.Mutex
+}
+
+// ReadAt implements [io.ReaderAt].
+func (r lockedReader) ReadAt(b []byte, offset int64) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ReaderAt.ReadAt(b, offset)
+}

@@ -1,0 +1,354 @@
+package xfer
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/hostquota"
+)
+
+// laneBook has the transfers of several lanes of a receiver.
+type laneBook struct {
+	extra int64 // largest number of lanes of one host, without the first ones
+
+	mu sync.Mutex
+	// +checklocks:mu
+	last uint32 // number of the newest transfer
+	// +checklocks:mu
+	groups map[uint32]*laneGroup
+	// transfers that have ended, the oldest first. A lane of theirs that comes late is refused without a report, because its sender has done nothing wrong.
+	// +checklocks:mu
+	ended []*laneGroup
+	// lanes that were granted, without the first ones
+	// +checklocks:mu
+	granted map[*hostquota.Account]int64
+}
+
+const (
+	defaultLanes = 8       // of Receiver.MaxLanes
+	leastLane    = 4 << 20 // bytes of a source for each lane, because a connection costs more than it gains for fewer
+	mostEnded    = 64      // transfers that have ended and are remembered
+	laneShare    = 4       // of the places of a receiver, one host has one in so many for lanes at most
+)
+
+// newLaneBook returns the book of a receiver with so many places for transfers.
+func newLaneBook(places int64) *laneBook {
+	return &laneBook{extra: places / laneShare, groups: map[uint32]*laneGroup{}, granted: map[*hostquota.Account]int64{}}
+}
+
+// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane.
+func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *laneGroup {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lanes = min(lanes, b.extra-b.granted[a]+1, agreed.size/leastLane)
+	if lanes < 2 {
+		return nil
+	}
+	b.granted[a] += lanes - 1
+	b.last++
+	g := &laneGroup{book: b, account: a, lanes: uint8(lanes), size: agreed.size, digest: agreed.digest,
+		piece: int64(max(agreed.buffers/2, 1)) * int64(agreed.chunk), cancels: map[uint8]context.CancelCauseFunc{}}
+	g.changed.L = &g.mu
+	g.ref.number = b.last
+	_, _ = rand.Read(g.ref.secret[:]) // never fails (crypto/rand)
+	b.groups[b.last] = g
+	return g
+}
+
+// find returns the group of a reference; nil if there is none. over says that its transfer has ended.
+func (b *laneBook) find(ref *laneRef) (g *laneGroup, over bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g = b.groups[ref.number]
+	if g == nil {
+		if i := slices.IndexFunc(b.ended, func(g *laneGroup) bool { return g.ref.number == ref.number }); i >= 0 {
+			g, over = b.ended[i], true
+		}
+	}
+	if g == nil || !ref.opens(&g.ref.secret) {
+		return nil, false
+	}
+	return g, over
+}
+
+// remove ends the group of a transfer.
+func (b *laneBook) remove(g *laneGroup) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.groups, g.ref.number)
+	if len(b.ended) == mostEnded {
+		b.ended = slices.Delete(b.ended, 0, 1)
+	}
+	b.ended = append(b.ended, &laneGroup{ref: g.ref}) // without its file
+	if b.granted[g.account] -= int64(g.lanes) - 1; b.granted[g.account] == 0 {
+		delete(b.granted, g.account)
+	}
+}
+
+// laneGroup is one transfer of several lanes at the receiver. It asks the file for the ranges that it needs, cuts them into pieces, and gives each lane a few of them at
+// a time, so that a lane that is faster than the others carries more.
+//
+//	opening     the first lane makes the file, and stores the head
+//	spreading   pieces are given to the lanes, and stored
+//	closing     all lanes but the first have ended; the file gets its name
+//	done        a lane that comes now has nothing to carry
+//	failed      one lane has failed, and all others end with its reason
+type laneGroup struct {
+	book    *laneBook
+	account *hostquota.Account
+	ref     laneRef
+	lanes   uint8
+	size    int64
+	digest  Digest
+	piece   int64 // bytes of a piece, half of the buffers of the first lane
+	steps   atomic.Uint64
+	shared  *sharedProgress // nil: none
+	broke   sync.Once       // the file's Interrupt
+
+	// files guards the file, of which one goroutine at a time calls the methods, but WriteAt if anyOrder. It is locked before mu.
+	files sync.RWMutex
+	// set before the first lane's Choose; nil after Commit and Discard
+	// +checklocks:files
+	file     Chooser
+	anyOrder bool // set with file, and not changed after
+
+	mu      sync.Mutex
+	changed sync.Cond // of anything below
+	// +checklocks:mu
+	taken, opened uint64 // bits of the lanes that were requested, and of those that have sent their OPEN
+	// ends the transfer of a lane
+	// +checklocks:mu
+	cancels map[uint8]context.CancelCauseFunc
+	// the lane's name, which that of each other lane must equal
+	// +checklocks:mu
+	name string
+	// lanes beside the first that have joined, and those of them that have not ended
+	// +checklocks:mu
+	joined, left int
+	// chunks of the lanes beside the first
+	// +checklocks:mu
+	chunks int64
+	// the file itself, without the locks; nil: it was not made yet
+	// +checklocks:mu
+	inner File
+	// +checklocks:mu
+	head int64
+	// the head is stored
+	// +checklocks:mu
+	started bool
+	// ranges of data that no lane has
+	// +checklocks:mu
+	queue []Range
+	// sums and removals for the first lane
+	// +checklocks:mu
+	sums []Range
+	// +checklocks:mu
+	removals []Removal
+	// pieces that the lanes have, in ascending order
+	// +checklocks:mu
+	under []*lanePiece
+	// one lane asks the file for more
+	// +checklocks:mu
+	asking bool
+	// the file had nothing when it was asked last, and stored was so much
+	// +checklocks:mu
+	idle bool
+	// +checklocks:mu
+	asked int64
+	// bytes, and answers of sums, that were stored
+	// +checklocks:mu
+	stored int64
+	// bytes of data that the file wants beyond the head
+	// +checklocks:mu
+	data int64
+	// the file wants no more
+	// +checklocks:mu
+	last bool
+	// +checklocks:mu
+	done bool
+	// +checklocks:mu
+	failed *failure
+}
+
+// lanePiece is a range of data that one lane carries.
+type lanePiece struct{ at, end int64 }
+
+// claim takes the number of a lane.
+func (g *laneGroup) claim(lane uint8) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if lane == 0 || lane >= g.lanes || g.taken>>lane&1 != 0 {
+		return failf(CodeProtocol, "the request is for lane %d of a transfer of %d lanes, which has it already or cannot have it", lane, g.lanes)
+	}
+	g.taken |= 1 << lane
+	return nil
+}
+
+// enter keeps the function that ends the transfer of a lane, and calls it if another lane has failed already.
+func (g *laneGroup) enter(lane uint8, cancel context.CancelCauseFunc) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cancels[lane] = cancel
+	if g.failed != nil {
+		cancel(g.failed)
+	}
+}
+
+// open makes the file of the first lane.
+func (g *laneGroup) open(name string, f File) *laneFile {
+	c, ok := f.(Chooser)
+	if !ok {
+		c = &everything{File: f}
+	}
+	w, ok := f.(AnyOrder)
+	g.files.Lock()
+	defer g.files.Unlock()
+	g.file, g.anyOrder = c, ok && w.AnyOrder()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.name, g.inner = name, f
+	return &laneFile{g: g}
+}
+
+// innerFile returns the file itself; nil: it was not made yet.
+func (g *laneGroup) innerFile() File {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inner
+}
+
+// hasFailed reports whether a lane has failed.
+func (g *laneGroup) hasFailed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed != nil
+}
+
+// join makes the file of a lane beside the first. The first lane may not have made its own file yet.
+func (g *laneGroup) join(lane uint8, name string) (*laneFile, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed != nil {
+		return nil, g.failed
+	}
+	if !g.done {
+		g.joined++
+		g.left++
+		g.opened |= 1 << lane
+	}
+	return &laneFile{g: g, lane: lane, name: name, late: g.done}, nil
+}
+
+// fail ends all lanes with the reason of one.
+func (g *laneGroup) fail(why *failure) {
+	g.mu.Lock()
+	if g.failed != nil || g.done {
+		g.mu.Unlock()
+		return
+	}
+	g.failed = why
+	for _, cancel := range g.cancels {
+		cancel(why)
+	}
+	g.changed.Broadcast()
+	g.mu.Unlock()
+}
+
+// end notes the end of the transfer of a lane. One that has not sent its OPEN has no part of the file.
+func (g *laneGroup) end(lane uint8, chunks int64, err error) {
+	g.mu.Lock()
+	delete(g.cancels, lane)
+	if lane > 0 {
+		g.chunks += chunks
+	}
+	counts := lane == 0 || g.opened>>lane&1 != 0
+	g.mu.Unlock()
+	if err == nil || !counts {
+		return
+	}
+	f := asFailure(err)
+	if lane > 0 {
+		f = laneFailure(lane, g.lanes, f)
+	}
+	g.fail(f)
+}
+
+// result completes the result of the first lane.
+func (g *laneGroup) result(res *Result, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	res.Lanes = g.joined + 1
+	res.Chunks += g.chunks
+	if err == nil {
+		res.Kept = g.size - g.head - g.data
+	}
+}
+
+// moreLocked asks the file for further ranges. mu is released meanwhile.
+//
+// +checklocks:g.mu
+func (g *laneGroup) moreLocked() error {
+	g.asking, g.asked = true, g.stored
+	g.mu.Unlock()
+	w, err := g.want()
+	g.mu.Lock()
+	g.asking = false
+	g.changed.Broadcast()
+	if err != nil {
+		return err
+	}
+	g.removals = w.Removals
+	for _, r := range w.Ranges {
+		if r.Sum {
+			g.sums = append(g.sums, r)
+			continue
+		}
+		g.queue = append(g.queue, r)
+		g.data += r.Length
+	}
+	g.idle, g.last = len(w.Ranges)+len(w.Removals) == 0, w.Last
+	if w.Last {
+		g.shared.advance(g.size - g.head - g.data)
+	}
+	return nil
+}
+
+// want asks the file.
+func (g *laneGroup) want() (Wanted, error) {
+	g.files.Lock()
+	defer g.files.Unlock()
+	if g.file == nil {
+		return Wanted{}, errLaneOver()
+	}
+	return g.file.Want()
+}
+
+// errLaneOver returns the error of a lane of which the transfer has ended. The reason is that of another lane.
+func errLaneOver() error {
+	return failf(CodeCanceled, "the transfer of this lane is over")
+}
+
+// takeLocked takes the next piece out of the queue.
+//
+// +checklocks:g.mu
+func (g *laneGroup) takeLocked() (*lanePiece, Range) {
+	r := &g.queue[0]
+	n := min(r.Length, g.piece)
+	got := Range{Offset: r.Offset, Length: n}
+	if r.Offset, r.Length = r.Offset+n, r.Length-n; r.Length == 0 {
+		g.queue = g.queue[1:]
+	}
+	p := &lanePiece{got.Offset, got.Offset + n}
+	g.under = append(g.under, p)
+	return p, got
+}
+
+// mayAskLocked reports whether the file may be asked for more.
+//
+// +checklocks:g.mu
+func (g *laneGroup) mayAskLocked() bool {
+	return g.started && !g.last && !g.asking && len(g.queue)+len(g.sums)+len(g.removals) == 0 && !(g.idle && g.stored == g.asked)
+}
