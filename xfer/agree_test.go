@@ -54,7 +54,7 @@ func TestChoose(t *testing.T) {
 		h := host{Receiver: &c.r}
 		got, why, err := h.choose(c.hi, c.imm)
 		c.want.negotiated, c.want.size = true, int64(c.hi.size)
-		if d := cmp.Diff(got, c.want, cmp.AllowUnexported(agreement{})); err != nil || d != "" || why == "" {
+		if d := cmp.Diff(got, c.want, cmp.AllowUnexported(agreement{}, lanesAgreed{}, laneRef{})); err != nil || d != "" || why == "" {
 			t.Errorf("%s: %v, %q, %s", name, err, why, d)
 		}
 	}

@@ -35,7 +35,7 @@ type sentLanes struct {
 	// bytes of data that have crossed, without the head
 	// +checklocks:mu
 	crossed int64
-	// the first failure of a lane
+	// the failure of the transfer
 	// +checklocks:mu
 	failed *failure
 	// the first lane has succeeded, so that the others count no more
@@ -85,13 +85,39 @@ func (s *sentLanes) carry(ctx context.Context, ref laneRef) {
 	defer s.mu.Unlock()
 	s.chunks += d.result.Chunks
 	switch {
-	case err == nil || s.done || s.failed != nil || ctx.Err() != nil: // the first lane has the reason
+	case err == nil || s.done:
 	case d.result.Protocol != Fast: // it was not agreed
 		d.log.LogAttrs(ctx, slog.LevelWarn, "lane left out", slog.Int("lane", int(ref.lane)+1), slog.Any("err", err))
 	default:
-		s.failed = laneFailure(ref.lane, s.n, asFailure(err))
-		s.cancel(s.failed)
+		s.failLocked(laneFailure(ref.lane, s.n, asFailure(err)))
 	}
+}
+
+// failLocked ends all lanes with the reason of one. The reason may come after its consequences for other lanes.
+//
+// +checklocks:s.mu
+func (s *sentLanes) failLocked(f *failure) {
+	if s.failed == nil {
+		s.cancel(f)
+	}
+	if s.failed == nil || f.consequence() < s.failed.consequence() {
+		s.failed = f
+	}
+}
+
+// consequence returns a number that is larger for failures that are more likely the consequence of another lane's: the peer repeats a reason on all lanes, and connections end.
+func (f *failure) consequence() int {
+	switch {
+	case f.remote && f.code == CodeCanceled:
+		return 4
+	case f.remote:
+		return 1
+	case f.code == CodeCanceled:
+		return 3
+	case f.code == CodeLost || f.code == CodeTimeout:
+		return 2
+	}
+	return 0
 }
 
 // beginLanes connects the other lanes, if this is the first of several, and counts it if it is a further one.
@@ -123,26 +149,20 @@ func (s *sentLanes) join(res *Result, err error) error {
 		return err
 	}
 	s.mu.Lock()
-	switch {
-	case err == nil:
-		s.done = true
-	case s.failed == nil:
-		s.failed = asFailure(err)
-	}
-	failed := s.failed
-	s.mu.Unlock()
-	if err == nil {
-		s.cancel(failf(CodeCanceled, "the transfer is complete"))
+	if err != nil {
+		s.failLocked(asFailure(err))
 	} else {
-		s.cancel(failed)
+		s.done = true
+		s.cancel(failf(CodeCanceled, "the transfer is complete"))
 	}
+	s.mu.Unlock()
 	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	res.Chunks += s.chunks
 	res.Lanes = s.joined + 1
 	if err != nil {
-		return failed
+		return s.failed
 	}
 	res.Kept = s.size - s.d.src.Choice.Head - s.crossed
 	s.shared.advance(res.Kept)

@@ -71,10 +71,6 @@ func (l *laneFile) Want() (w Wanted, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.steps.Add(1)
-	most := piecesInOrder
-	if g.anyOrder {
-		most = piecesAnyOrder
-	}
 	if l.lane == 0 && !g.started {
 		g.started = true
 		g.changed.Broadcast()
@@ -94,7 +90,7 @@ func (l *laneFile) Want() (w Wanted, err error) {
 			return w, nil
 		}
 		switch {
-		case len(g.queue) > 0 && len(l.pieces) < most:
+		case len(g.queue) > 0 && len(l.pieces) < g.most():
 			p, r := g.takeLocked()
 			l.pieces, w.Ranges = append(l.pieces, p), []Range{r}
 			return w, nil

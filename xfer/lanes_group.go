@@ -113,7 +113,7 @@ type laneGroup struct {
 	// set before the first lane's Choose; nil after Commit and Discard
 	// +checklocks:files
 	file     Chooser
-	anyOrder bool // set with file, and not changed after
+	anyOrder bool // set with file, before started, and not changed after
 
 	mu      sync.Mutex
 	changed sync.Cond // of anything below
@@ -206,9 +206,9 @@ func (g *laneGroup) open(name string, f File) *laneFile {
 	w, ok := f.(AnyOrder)
 	g.files.Lock()
 	defer g.files.Unlock()
-	g.file, g.anyOrder = c, ok && w.AnyOrder()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.file, g.anyOrder = c, ok && w.AnyOrder()
 	g.name, g.inner = name, f
 	return &laneFile{g: g}
 }
@@ -228,7 +228,7 @@ func (g *laneGroup) hasFailed() bool {
 }
 
 // join makes the file of a lane beside the first. The first lane may not have made its own file yet.
-func (g *laneGroup) join(lane uint8, name string) (*laneFile, error) {
+func (g *laneGroup) join(lane uint8, name string) (File, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failed != nil {
@@ -344,6 +344,14 @@ func (g *laneGroup) takeLocked() (*lanePiece, Range) {
 	p := &lanePiece{got.Offset, got.Offset + n}
 	g.under = append(g.under, p)
 	return p, got
+}
+
+// most returns the number of pieces that a lane has at a time.
+func (g *laneGroup) most() int {
+	if g.anyOrder {
+		return piecesAnyOrder
+	}
+	return piecesInOrder
 }
 
 // mayAskLocked reports whether the file may be asked for more.

@@ -57,16 +57,9 @@ func (h *host) refuseTransfer(req *verbs.ConnRequest, why error) error {
 	return h.refuse(req, why)
 }
 
-// makeFile makes the file of a transfer, or that of a lane.
+// makeFile makes the file of a transfer, for its first lane if it has several.
 func (h *host) makeFile(req *verbs.ConnRequest, name string, a *agreement) (File, error) {
 	g := a.lanes.group
-	if g != nil && a.lanes.ref.lane > 0 {
-		f, err := g.join(a.lanes.ref.lane, name)
-		if err != nil {
-			return nil, err
-		}
-		return f, nil
-	}
 	f, err := h.first.open(req, g != nil, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) })
 	if err != nil || g == nil || f == nil {
 		return f, err
@@ -149,7 +142,10 @@ func (l firstLaneProgress) Finish(res Result, err error) {
 	l.p.Finish(res, err)
 }
 
-// laneFailure returns a failure with the number of the lane that has it.
+// laneFailure returns a failure with the number of the lane that has it. The reason of the peer has that already, and a cancelled context concerns all lanes.
 func laneFailure(lane, lanes uint8, f *failure) *failure {
+	if f.remote || f.code == CodeCanceled {
+		return f
+	}
 	return &failure{code: f.code, remote: f.remote, err: fmt.Errorf("lane %d of %d: %w", lane+1, lanes, f)}
 }

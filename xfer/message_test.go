@@ -106,6 +106,7 @@ func TestFastMalformed(t *testing.T) {
 }
 
 var goldenHello = map[string]hello{
+	"636e7866 01100100 00000800 08000000 a0000000000000000000000000 0000af 07000000 003f0000": {imm: true, digest: SHA256, chunk: 0x80000, buffers: 8, join: &laneRef{secret: [laneSecretLen]byte{0: 0xa0, 15: 0xaf}, number: 7, lane: 63}},
 	"636e7866 01 03 01 00 00000000 0000 0000 0000900100000000 0000000000000000 00000000 00000000": {
 		basic: true, fast: true, imm: true, digest: SHA256, size: 25 << 20},
 	"636e7866 01 02 00 01 00001000 1000 0300 0000000000000000 15cd5b0700000000 a4010000 00000000": {
@@ -116,7 +117,7 @@ func TestGoldenHello(t *testing.T) {
 	for h, want := range goldenHello {
 		b := unhex(t, h)
 		got, err := parseHello(b)
-		if d := cmp.Diff(got, want, cmp.AllowUnexported(hello{})); err != nil || d != "" {
+		if d := cmp.Diff(got, want, cmp.AllowUnexported(hello{}, laneRef{})); err != nil || d != "" {
 			t.Errorf("%s: %v, %s", h, err, d)
 		}
 		if enc := appendHello(nil, want); !bytes.Equal(enc, b) {
@@ -280,7 +281,7 @@ func FuzzParsePrivateData(f *testing.F) {
 	f.Add(appendRefusal(nil, errorMessage{CodeBusy, "full"}, 148))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := parseHello(b); err == nil {
-			if again, err := parseHello(appendHello(nil, h)); err != nil || !cmp.Equal(again, h, cmp.AllowUnexported(hello{})) {
+			if again, err := parseHello(appendHello(nil, h)); err != nil || !cmp.Equal(again, h, cmp.AllowUnexported(hello{}, laneRef{})) {
 				t.Errorf("%+v, again %+v, %v", h, again, err)
 			}
 		}

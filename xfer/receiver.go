@@ -223,6 +223,7 @@ type host struct {
 	most    int64  // largest number of bytes for the buffers of one transfer
 	first   *first // set by ServeFirst; nil: all requests are served
 	lanes   *laneBook
+	names   namesUnder
 }
 
 // newHost prepares to serve so many transfers at once.

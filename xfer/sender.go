@@ -178,6 +178,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	first := d.lanes == nil
 	if first {
 		d.lanes, ctx = d.newSentLanes(ctx, &agreed)
+		d.result.Lanes = int(agreed.lanes.n)
 	}
 	do, stop := d.readWith(ctx, l, &agreed)
 	s := newSession(l, d.machine(agreed), agreed, d.Hashes, do)

@@ -37,6 +37,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		return res, h.refuseTransfer(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
+	res.Lanes = int(a.lanes.n)
 	var watcher Progress
 	if res.Pulled = a.pull; a.pull {
 		watcher, err = h.serveFile(ctx, req, p, l, a, why, &res)
@@ -187,12 +188,22 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 // when l is not in use any more.
 func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
 	var blocking interruptible
+	opening, stop := context.WithCancel(ctx)
+	defer stop()
+	endName := func() {}
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
 			if err := p.named(); err != nil {
 				return nil, err
 			}
-			return blocking.keep(h.makeFile(req, name, &a))
+			if a.lanes.ref.lane > 0 {
+				return blocking.keep(a.lanes.group.join(a.lanes.ref.lane, name))
+			}
+			f, end, err := h.names.open(opening, name, func() (File, error) { return h.makeFile(req, name, &a) })
+			if err == nil {
+				endName = end // the worker has stopped when it is called
+			}
+			return blocking.keep(f, err)
 		}}
 	if a.chooses {
 		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
@@ -222,9 +233,12 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			g.result(res, err)
 		}
 	}
+	stop()
 	blocking.interrupt()
 	s.close()
-	if derr := store.discard(); derr != nil {
+	derr := store.discard()
+	endName()
+	if derr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", res.Name), slog.Any("err", derr))
 	}
 	return s.observer(), err

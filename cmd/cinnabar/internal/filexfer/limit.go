@@ -203,6 +203,12 @@ func (f limitedFile) Steps() uint64 {
 	return 0
 }
 
+// AnyOrder implements [xfer.AnyOrder].
+func (f limitedFile) AnyOrder() bool {
+	a, ok := f.File.(xfer.AnyOrder)
+	return ok && a.AnyOrder()
+}
+
 // Interrupt implements [xfer.Interrupter].
 func (f limitedFile) Interrupt() {
 	if i, ok := f.File.(xfer.Interrupter); ok {

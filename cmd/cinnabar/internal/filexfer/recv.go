@@ -34,6 +34,7 @@ type recvOptions struct {
 	serves      bool         // the command is serve-files
 	write       bool         // serve-files stores files
 	places      int
+	lanes       int
 	memoryText  string
 	memory      int64 // of memoryText; 0: the default
 	storage     tree.DirOptions
@@ -132,6 +133,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 // registerLimits adds the limits of a server to a command.
 func (o *recvOptions) registerLimits(f *pflag.FlagSet) {
 	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
+	f.IntVar(&o.lanes, "max-lanes", 0, "connections of one transfer of send --lanes, each of which counts as one of --max-connections (default 8)")
 	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 }
 
@@ -145,6 +147,9 @@ const (
 func (o *recvOptions) checkLimits() (err error) {
 	if o.places < 0 || o.places > recvMostPlaces {
 		return cli.Usagef("invalid --max-connections %d: 1 to %d, 0 for the default", o.places, recvMostPlaces)
+	}
+	if o.lanes < 0 || o.lanes > xfer.MaxLanes {
+		return cli.Usagef("invalid --max-lanes %d: 1 to %d, 0 for the default", o.lanes, xfer.MaxLanes)
 	}
 	if o.digest, err = parseRecvDigest(o.digestText); err != nil {
 		return err
@@ -233,7 +238,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			return err
 		}
 	}
-	server := &xfer.Receiver{OpenFrom: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{OpenFrom: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxLanes: o.lanes, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := o.status() + l.Addr().String()

@@ -138,6 +138,7 @@ type transferEvent struct {
 	Buffers      int     `json:"buffers"`
 	Chunk        int     `json:"chunk"` // bytes
 	Chunks       int64   `json:"chunks"`
+	Lanes        int     `json:"lanes,omitempty"` // of a transfer of several
 	Digest       string  `json:"digest,omitempty"`
 	Sum          string  `json:"sum,omitempty"`    // of Digest, in hexadecimal digits
 	SHA256       string  `json:"sha256,omitempty"` // Sum, if Digest is sha256
@@ -172,7 +173,7 @@ func transferred(done, path string, res xfer.Result, failure error) transferEven
 	e := transferEvent{
 		Event: done, Path: path, Name: res.Name, Bytes: res.Size, Kept: res.Kept,
 		Seconds: res.Duration.Seconds(), MiBPerSecond: cli.MiBPerSecond(res.Size, res.Duration),
-		Immediate: res.Immediate, Buffers: res.Buffers, Chunk: res.Chunk, Chunks: res.Chunks,
+		Immediate: res.Immediate, Buffers: res.Buffers, Chunk: res.Chunk, Chunks: res.Chunks, Lanes: res.Lanes,
 	}
 	if res.Peer.IsValid() {
 		e.Peer = res.Peer.String()
@@ -215,6 +216,9 @@ func (r *reporter) resultLine(res xfer.Result) string {
 	w := r.wordsOf(res)
 	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
 		w.done, cli.Printable(res.Name), res.Size, w.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
+	if res.Lanes > 1 {
+		line += fmt.Sprintf(", %d lanes", res.Lanes)
+	}
 	if res.Kept > 0 {
 		line += fmt.Sprintf(", %d bytes were there", res.Kept)
 	}
@@ -227,17 +231,20 @@ func (r *reporter) resultLine(res xfer.Result) string {
 // startLine describes a transfer that begins: the agreed protocol,
 // and the form of the basic one.
 func (r *reporter) startLine(res xfer.Result) string {
-	size, buffers := "size unknown", "buffers"
+	size, buffers, lanes := "size unknown", "buffers", ""
 	if res.Size >= 0 {
 		size = cli.SizeText(res.Size)
 	}
 	if res.Buffers == 1 {
 		buffers = "buffer"
 	}
+	if res.Lanes > 1 {
+		lanes = fmt.Sprintf(" for each of %d lanes", res.Lanes)
+	}
 	w := r.wordsOf(res)
-	return fmt.Sprintf("%s %s (%s) %s %s: %s, %d %s of %s, digest %s",
+	return fmt.Sprintf("%s %s (%s) %s %s: %s, %d %s of %s%s, digest %s",
 		w.doing, cli.Printable(res.Name), size, w.peer, res.Peer, protocolForm(res),
-		res.Buffers, buffers, cli.SizeText(int64(res.Chunk)), digestOf(res))
+		res.Buffers, buffers, cli.SizeText(int64(res.Chunk)), lanes, digestOf(res))
 }
 
 // protocolForm names the protocol. The basic one has two forms.

@@ -35,7 +35,7 @@ type sendOptions struct {
 	protocol, digest, chunk string // as given
 	name                    string // of the file at the receiver; empty: its own
 	preserve, code          bool
-	buffers                 int
+	buffers, lanes          int
 
 	sender xfer.Sender      // the above, parsed
 	files  []string         // paths
@@ -70,6 +70,11 @@ and --checksum leave files out that the receiver has, and --delete removes entri
 that the sender does not have; --delete --dry-run asks the receiver for the list.
 Entries that --exclude leaves out are not removed.
 
+With --lanes N it spreads a file or a directory over N connections at most, of which
+the receiver grants some (recv --max-lanes), all with the encryption and the tokens of
+the first one. This helps where one connection does not fill the network; within one
+machine it gains little.
+
 A FILE - is standard input, of any length; it is called stdin at the receiver, or
 as --name says, and may pause for any time. Receivers of earlier versions refuse it.
 
@@ -99,6 +104,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f.StringVar(&o.protocol, "protocol", "auto", "fast or basic; auto takes fast if the receiver has it")
 	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
+	f.IntVar(&o.lanes, "lanes", 1, "connections over which a file or a directory is spread, at most; 1 to 64")
 	f.StringVar(&o.digest, "digest", "sha256", "digest by which the protocol fast compares whole files: sha256, blake3 (the receiver must have it too), or none")
 	f.StringVar(&o.name, "name", "", "name of the file at the receiver, for one FILE or for standard input (default its own, or stdin)")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
@@ -114,12 +120,18 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	o.sender = xfer.Sender{Window: o.buffers, Timeout: o.timeout, Hashes: hashes()}
+	if o.lanes < 1 || o.lanes > xfer.MaxLanes {
+		return cli.Usagef("invalid --lanes %d: 1 to %d", o.lanes, xfer.MaxLanes)
+	}
+	o.sender = xfer.Sender{Window: o.buffers, Lanes: o.lanes, Timeout: o.timeout, Hashes: hashes()}
 	if o.sender.Protocol, err = cli.ParseName("--protocol", o.protocol, xfer.Auto, xfer.Fast, xfer.Basic); err != nil {
 		return err
 	}
 	if o.sender.Digest, err = cli.ParseName("--digest", o.digest, xfer.SHA256, digestBLAKE3, xfer.NoDigest); err != nil {
 		return err
+	}
+	if o.sender.Protocol == xfer.Basic && o.lanes > 1 {
+		return cli.Usagef("--lanes %d is for the fast protocol; --protocol basic has one connection", o.lanes)
 	}
 	if o.sender.Protocol == xfer.Basic && o.sender.Digest == digestBLAKE3 {
 		return cli.Usagef("--digest %s is for the fast protocol; --protocol basic has no digest", o.sender.Digest)
