@@ -88,9 +88,20 @@ func TestResumeFile(t *testing.T) {
 				t.Fatalf("the directory has %q", got)
 			}
 			c.between(t, filepath.Join(srv.path, partialName("f")))
+			crossed := int64(0)
+			s.Trace = func() Tracer {
+				return func(st Step) {
+					if st.Op == OpWrite {
+						crossed += int64(st.Bytes)
+					}
+				}
+			}
 			res, err := s.Send(ctx, dev, srv.addr, chosenOf(data, 0))
 			if err != nil || res.Kept > c.kept || res.Kept < c.kept-resumeBlock || res.Size != int64(len(data)) {
 				t.Errorf("got %+v, %v; want about %d bytes kept", res, err, c.kept)
+			}
+			if sums := crossed - (res.Size - res.Kept); sums < 0 || sums > 3*SumLen || sums%SumLen != 0 {
+				t.Errorf("%d bytes have crossed, of a file of %d of which %d were there", crossed, res.Size, res.Kept)
 			}
 			if res.Kept > 0 && res.Sum != [SumLen]byte{} {
 				t.Error("a file of which a part crossed has a digest")

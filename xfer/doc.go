@@ -53,6 +53,11 @@
 // their sums, which it compares with the bytes that it has. So a [Dir] goes on with a transfer that was cut, for DirOptions.KeepFor, and takes no file
 // that it has already. Package xfer/tree does the same for directories. docs/filetransfer.md has the messages, docs/adr/0053 the reasons.
 //
+// # Several lanes
+//
+// With Sender.Lanes a source that has a Choice crosses over several connections, as one transfer. The receiver gives each lane ranges as it has stored others. The further lanes join by a secret that
+// the receiver has sent on the first. lanes_wire.go has the bytes, docs/adr/0057 the reasons.
+//
 // # Agreement
 //
 // The sender sends its abilities and wishes in the private data of its connection request. The
@@ -85,6 +90,6 @@
 //
 // # Limits
 //
-// One connection carries one file, or a directory that package xfer/tree has made one of.
+// A transfer carries one file, or a directory that package xfer/tree has made one of.
 // The size must be known before, unless the source is a Stream.
 package xfer

@@ -1,8 +1,12 @@
 package xfer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -103,4 +107,53 @@ func TestSendAgainAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	srv.wantFile("f", data)
+}
+
+// slowDisk is a file of which the writes stop at an offset until they are let go.
+type slowDisk struct {
+	*dirFile
+	at  int64
+	run <-chan struct{}
+}
+
+func (f slowDisk) WriteAt(b []byte, offset int64) (int, error) {
+	if offset >= f.at {
+		<-f.run
+	}
+	return f.dirFile.WriteAt(b, offset)
+}
+
+// A receiver with a slow disk gives the sender the reason after its timeout, and a second try waits for the end of the first, and goes on where that stopped.
+//
+// parity: X02
+func TestSlowDiskGivesReason(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	ctx := testContext(t)
+	data := noise(4 * resumeBlock)
+	run := make(chan struct{})
+	var dir *Dir
+	r := Receiver{Timeout: 200 * time.Millisecond, Open: func(name string, meta Meta, size int64) (File, error) {
+		f, err := dir.Open(name, meta, size)
+		if err != nil {
+			return nil, err
+		}
+		return slowDisk{f.(*dirFile), 2 * resumeBlock, run}, nil
+	}}
+	path := t.TempDir()
+	dir = must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+	t.Cleanup(func() { _ = dir.Close() })
+	srv := serve(t, device(t, iwarp.Config{}), r, DirOptions{})
+	dev := device(t, iwarp.Config{})
+	_, err := (&Sender{}).Send(ctx, dev, srv.addr, chosenOf(data, 0))
+	wantCode(t, err, CodeTimeout, true, "nothing has moved for 200ms while this side waited for the file")
+	close(run)
+	res, err := (&Sender{}).Send(ctx, dev, srv.addr, chosenOf(data, 0))
+	if err != nil || res.Kept < 2*resumeBlock {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(path, "f")); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("the file has %d bytes that differ: %v", len(got), err)
+	}
 }

@@ -94,7 +94,7 @@ type Receiver struct {
 	Progress func() Progress
 	// Trace returns a tracer for each transfer; nil: none.
 	Trace func() Tracer
-	// Done is called for each connection request that was served or refused, by
+	// Done is called for each connection request that was served or refused, but for those of the further lanes of a transfer, by
 	// the goroutine that served it; nil: not called.
 	Done func(Result, error)
 	// Logger takes a line for each file that is stored, and a bounded number of lines for each host about transfers that

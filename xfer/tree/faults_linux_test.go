@@ -78,7 +78,9 @@ func TestReceiverInTrouble(t *testing.T) {
 			}
 			return &fullFile{f.(*claimed), size / 2}, nil
 		}
-		_, err := serve(t, xfer.Receiver{Open: open})(wished(t, from, 0))
+		over := make(chan error, 1)
+		_, err := serve(t, xfer.Receiver{Open: open, Done: func(_ xfer.Result, err error) { over <- err }})(wished(t, from, 0))
+		<-over // the receiver holds the tree until then
 		wantError(t, err, xfer.CodeStorage, `cannot write "file`, "the disk of the receiver's directory is full")
 		goesOn(t, to, from, false)
 	})

@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/identity"
 )
 
 // sentLanes is the end of a result by several lanes. A lane that is connected late may have found nothing to carry.
@@ -18,10 +19,7 @@ var sentLanes = regexp.MustCompile(`MiB/s, [2-4] lanes`)
 //
 // parity: X07
 func TestSendLanes(t *testing.T) {
-	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte(strings.Repeat("secret-", 6)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	token := clitest.WriteTemp(t, "token", []byte(identity.NewToken().Reveal()))
 	file := randomFiles(t, 40<<20)[0]
 	for name, c := range map[string]struct{ send, recv []string }{
 		"plain":                 {},

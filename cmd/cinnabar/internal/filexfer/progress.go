@@ -16,6 +16,9 @@ import (
 const (
 	lineInterval = 10 * time.Second // lines, where there is no terminal
 	barNameWidth = 30               // longer names are cut in the middle
+	leastName    = 6                // columns of a name on a narrow terminal
+	rateColumns  = 30               // of percentage, rate and time left, or of the time of a stall
+	sizeColumns  = 26               // of the bytes that are done and of all
 	barInterval  = 100 * time.Millisecond
 	barRateAge   = 30              // intervals over which the rate is averaged
 	stalledAfter = 2 * time.Second // time without progress after which that is shown instead of the last rate
@@ -90,6 +93,23 @@ func (d stallDecorator) Decor(s decor.Statistics) (text string, width int) {
 // Unwrap implements [decor.Wrapper].
 func (d stallDecorator) Unwrap() decor.Decorator { return d.Decorator }
 
+// roomDecorator leaves another decorator out if a line has fewer columns left, because those of a narrow terminal are for the rate and the time left.
+type roomDecorator struct {
+	decor.Decorator
+	least int
+}
+
+// Decor implements [decor.Decorator].
+func (d roomDecorator) Decor(s decor.Statistics) (text string, width int) {
+	if s.AvailableWidth < d.least {
+		return d.Format("")
+	}
+	return d.Decorator.Decor(s)
+}
+
+// Unwrap implements [decor.Wrapper].
+func (d roomDecorator) Unwrap() decor.Decorator { return d.Decorator }
+
 // Start implements [xfer.Progress].
 func (p *barProgress) Start(res xfer.Result) {
 	p.last = p.r.now()
@@ -124,7 +144,10 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 	if r.shown++; r.bars == nil {
 		r.bars = mpb.New(mpb.WithOutput(r.s.Err), mpb.WithAutoRefresh())
 	}
-	name := decor.Name(shorten(cli.Printable(res.Name), barNameWidth)+" ", decor.WCSyncSpaceR)
+	text := cli.Printable(res.Name)
+	name := decor.Any(func(s decor.Statistics) string {
+		return shorten(text, min(max(s.AvailableWidth-rateColumns, leastName), barNameWidth)) + " "
+	}, decor.WCSyncSpaceR)
 	rate := stallDecorator{decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace), p,
 		func(d time.Duration) string { return fmt.Sprintf("stalled for %v", d) }}
 	left := stallDecorator{decor.Meta(decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), func(s string) string { return s + " left" }), p,
@@ -134,7 +157,7 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 			mpb.PrependDecorators(name), mpb.AppendDecorators(decor.CurrentKibiByte("% .1f"), rate))
 	}
 	bar := r.bars.AddBar(res.Size, mpb.BarRemoveOnComplete(), mpb.BarExtender(r.outlook.filler(), false),
-		mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace)),
+		mpb.PrependDecorators(name, roomDecorator{decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace), sizeColumns + rateColumns}),
 		mpb.AppendDecorators(decor.Percentage(decor.WCSyncSpace), rate, left))
 	return bar
 }

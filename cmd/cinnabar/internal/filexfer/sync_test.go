@@ -2,11 +2,16 @@ package filexfer
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
@@ -63,34 +68,110 @@ func TestSendSync(t *testing.T) {
 	p.interrupt(t)
 }
 
-// A file whose sender is killed goes on where it stopped when it is sent again.
+// countingRelay passes connections on to an address, and counts the bytes towards it.
+type countingRelay struct {
+	addr  string
+	bytes atomic.Int64
+}
+
+// newCountingRelay starts a relay, which ends with the test.
+func newCountingRelay(t *testing.T, to string) *countingRelay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &countingRelay{addr: l.Addr().String()}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { r.pass(t, from, to) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return r
+}
+
+// pass carries one connection until both sides have ended it.
+func (r *countingRelay) pass(t *testing.T, from net.Conn, to string) {
+	defer func() { _ = from.Close() }()
+	onward, err := net.Dial("tcp", to)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = onward.Close() }()
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(from, onward) // it ends as the connection does
+		_ = from.Close()
+	})
+	_, _ = io.Copy(io.MultiWriter(onward, r), from)
+	_ = onward.Close()
+	back.Wait()
+}
+
+// Write counts.
+func (r *countingRelay) Write(b []byte) (int, error) {
+	r.bytes.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// A file whose sender is killed goes on where it stopped when it is sent again: the bytes before that do not cross again, with any number of lanes.
 //
 // parity: X02
 func TestSendResumes(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("transfers resume where files can be locked: on Linux and macOS")
 	}
-	path := randomFiles(t, 100<<20)[0]
-	p := startRecv(t, "127.0.0.1:0", "--overwrite")
-	client := clitest.Start(t, "send", "--chunk", "64k", path, p.addr)
-	client.Stderr.Expect("^sending ")
-	client.Kill()
-	_ = client.Wait() // it was killed, or has sent all before
-	for {             // the receiver may not have noticed yet
-		code, again := clitest.RunProcess(t, "send", path, p.addr)
-		if code == 0 {
-			t.Logf("%s", again.Stdout)
-			break
-		}
-		if !strings.Contains(again.Stderr.String(), "is being received right now") {
-			t.Fatalf("exit code %d: %s", code, again.Stderr)
-		}
+	const size, least = 64 << 20, 8 << 20 // bytes of the file, and of the blocks that are there when the sender is killed
+	path := randomFiles(t, size)[0]
+	for name, c := range map[string]struct {
+		server      func() (p *recvProcess)
+		first, then string // lanes
+	}{
+		"recv":            {func() *recvProcess { return startRecv(t, "127.0.0.1:0") }, "1", "1"},
+		"recv with lanes": {func() *recvProcess { return startRecv(t, "127.0.0.1:0") }, "4", "3"},
+		"serve-files": {func() *recvProcess {
+			dir := t.TempDir()
+			p, addr := startServer(t, dir, "--write")
+			return &recvProcess{Process: p, dir: dir, addr: addr}
+		}, "1", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := c.server()
+			client := clitest.Start(t, "send", "--json", "--chunk", "64k", "--limit", "24MiB/s", "--lanes", c.first, path, p.addr)
+			client.Stdout.Expect(`"event":"progress".*"bytes":(1[89]|[2-9]\d)\d{6},`)
+			client.Kill()
+			_ = client.Wait() // it was killed
+			relay := newCountingRelay(t, p.addr)
+			code, again := clitest.RunProcess(t, "send", "--json", "--lanes", c.then, path, relay.addr)
+			if code != 0 {
+				t.Fatalf("exit code %d: %s", code, again.Stderr)
+			}
+			var e transferEvent
+			lines := strings.Split(strings.TrimSpace(again.Stdout.String()), "\n")
+			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || e.Kept < least || e.Bytes != size {
+				t.Errorf("%d bytes were there, %v: %s", e.Kept, err, again.Stdout)
+			}
+			// Beside the bytes of the file there are headers, sums and messages.
+			if crossed := relay.bytes.Load(); crossed < size-e.Kept || crossed > (size-e.Kept)*101/100+64<<10 {
+				t.Errorf("%d bytes have crossed; the receiver had %d of %d", crossed, e.Kept, size)
+			}
+			p.sameFile(t, path)
+			if names := p.files(t); len(names) != 1 {
+				t.Errorf("in the directory: %q", names)
+			}
+			p.interrupt(t)
+		})
 	}
-	p.sameFile(t, path)
-	if names := p.files(t); len(names) != 1 {
-		t.Errorf("in the directory: %q", names)
-	}
-	p.interrupt(t)
 }
 
 // A receiver without the options keeps nothing, and removes nothing.

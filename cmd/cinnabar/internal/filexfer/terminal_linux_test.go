@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +38,12 @@ type terminal struct {
 // openTerminal makes a terminal of 100 columns, which is read until the test ends.
 func openTerminal(t *testing.T) *terminal {
 	t.Helper()
+	return openNarrow(t, 100)
+}
+
+// openNarrow is openTerminal with so many columns.
+func openNarrow(t *testing.T, columns uint16) *terminal {
+	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no pseudo-terminals here: %v", err)
@@ -43,7 +51,7 @@ func openTerminal(t *testing.T) *terminal {
 	fd := int(user.Fd())
 	number, errN := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	errU := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	errS := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
+	errS := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})
 	if err := errors.Join(errN, errU, errS); err != nil {
 		t.Fatal(err)
 	}
@@ -192,6 +200,42 @@ func TestBarStalls(t *testing.T) {
 	passed.Add(int64(65 * time.Second))
 	at = term.waitFor(t, at, `stalled for 1m8s`, func() {})
 	term.waitFor(t, at, `iB/s +\S+ left`, moves)
+}
+
+// On a narrow terminal no line of a bar is longer than the terminal, which would break it, and rate, time left and stall are shown as long as there is room.
+func TestBarOnNarrowTerminal(t *testing.T) {
+	for columns, c := range map[uint16]struct{ moves, stalls string }{
+		100: {`test-file +[0-9.]+ [KMG]iB / 8.0 GiB \[.*iB/s +\S+ left`, `stalled for 3s`},
+		60:  {`test-file +[0-9.]+ [KMG]iB / 8.0 GiB .*iB/s +\S+`, `stalled for 3s`},
+		40:  {`test-file +\d+ % +[0-9.]+ .iB/s +\S+ left`, `stalled for 3s`},
+		20:  {`te\S+ +\d+ %`, `te\S+ +\d+ %`},
+		5:   {`te`, `te`},
+	} {
+		t.Run(strconv.Itoa(int(columns)), func(t *testing.T) {
+			term := openNarrow(t, columns)
+			r := newReporter(t.Context(), recvWords, false, cli.Streams{Out: term.program, Err: term.program})
+			r.outlook = &outlook{files: 2, size: 16 << 30}
+			var passed atomic.Int64 // nanoseconds of a clock that only this test moves
+			r.now = func() time.Time { return time.Unix(1_000_000_000, passed.Load()) }
+			p := r.watch()
+			big := sampleFast
+			big.Size = 8 << 30
+			p.Start(big)
+			at := term.waitFor(t, 0, c.moves, func() {
+				passed.Add(int64(10 * time.Millisecond))
+				p.Advance(1 << 10)
+			})
+			passed.Add(int64(3 * time.Second))
+			term.waitFor(t, at, c.stalls, func() {})
+			p.Finish(big, nil)
+			_, lines, _ := strings.Cut(term.all(), "\n") // behind the line about the agreement
+			for line := range strings.SplitSeq(regexp.MustCompile(`\x1b\[\d*[A-Z]|\r`).ReplaceAllString(lines, ""), "\n") {
+				if n := utf8.RuneCountInString(line); n > int(columns) {
+					t.Errorf("a line has %d columns: %q", n, line)
+				}
+			}
+		})
+	}
 }
 
 // Below the bar of a tree stands that of the file which is read, and below that of one of several files that of all.
