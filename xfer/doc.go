@@ -56,7 +56,7 @@
 // # Several lanes
 //
 // With Sender.Lanes a source that has a Choice crosses over several connections, as one transfer. The receiver gives each lane ranges as it has stored others. The further lanes join by a secret that
-// the receiver has sent on the first. lanes_wire.go has the bytes, docs/adr/0057 the reasons.
+// the receiver has sent on the first. hello.go has the bytes, docs/adr/0057 the reasons.
 //
 // # Agreement
 //

@@ -1,6 +1,7 @@
 package xfer
 
 import (
+	"crypto/subtle"
 	"encoding/binary"
 	"io/fs"
 	"time"
@@ -32,7 +33,7 @@ import (
 // if the receiver chooses. The digest is 0 for SHA-256 and 1 for none. It is 2 for a digest with a name, and the name follows; otherwise its length is 0
 // and is not looked at. A receiver without this form refuses the number 2.
 //
-// The numbers of lanes are 0 in transfers of one lane. The request for a further lane, and the answer to a request for lanes, have other fields (lanes_wire.go).
+// The numbers of lanes are 0 in transfers of one lane. The request for a further lane, and the answer to a request for lanes, have other fields (below).
 //
 // A request for no transfer, which Ping makes, offers no protocol, so that every receiver refuses it.
 const (
@@ -46,7 +47,7 @@ const (
 	offerFast   = 1 << 1
 	offerStream = 1 << 2 // the fast protocol for a file of unknown length; no other bit is set then, and the size is 0
 	offerPull   = 1 << 3 // the fast protocol the other way round (pull.go); no other bit is set then, and the size is 0
-	offerLane   = 1 << 4 // a further lane of a transfer (lanes_wire.go); no other bit is set then
+	offerLane   = 1 << 4 // a further lane of a transfer (below); no other bit is set then
 
 	capImm    = 1 << 0
 	capPing   = 1 << 1
@@ -306,4 +307,70 @@ func parseRefusal(b []byte) (errorMessage, bool) {
 	}
 	v, n := parseErrorMessage(b[refusalLen:])
 	return v, n >= 0
+}
+
+// A transfer has several lanes if its sender asks for them and its receiver grants them (ADR 0057). A lane is a connection with a transfer of the fast
+// protocol of its own, over which the receiver asks for its part of the source by WANT. The first lane is an ordinary transfer, but for two fields:
+//
+//   - Byte 37 of the request has the number of lanes that the sender would use, 2 to 64; 0 stands for one lane.
+//
+//   - Byte 15 of the answer has the number that the receiver grants, 2 to that of the request; 0 stands for one lane. If it is not 0, 20 bytes follow behind the
+//     name of the digest, or behind the 16 bytes of an answer without a name. They are the reference of the transfer:
+//
+//     0   secret, 16 random bytes
+//     16  number of the transfer at the receiver, uint32
+//
+// The request for a further lane offers protocol bit 4 only, and has these fields in the place of size, time, permission bits and lanes:
+//
+//	16  the reference of the transfer, 20 bytes
+//	36  length of the name of the digest, as in any request
+//	37  number of the lane, from 1 to one less than the lanes that were granted; each is used once
+//
+// Its answer is that of a transfer of the fast protocol of which the receiver chooses the ranges. In its OPEN the name is that of the first lane, and the length of the head
+// and the wishes are 0. The head, the sums and the list of removals cross on the first lane. A lane that has no further part of the source ends as any transfer
+// does, by END and DONE. The receiver sends DONE on the first lane when all others have ended, and the file has its name.
+const (
+	laneSecretLen = 16
+	laneRefLen    = laneSecretLen + 4
+
+	// MaxLanes is the largest number of lanes of a transfer.
+	MaxLanes = 64
+)
+
+// laneRef is the reference of a transfer of several lanes, with the number of one of its lanes.
+type laneRef struct {
+	secret [laneSecretLen]byte
+	number uint32 // of the transfer at the receiver
+	lane   uint8  // not part of the 20 bytes of the reference
+}
+
+// appendLaneRef appends the 20 bytes of a reference.
+func appendLaneRef(b []byte, r *laneRef) []byte {
+	return binary.LittleEndian.AppendUint32(append(b, r.secret[:]...), r.number)
+}
+
+// parseLaneRef reads a reference. b has laneRefLen bytes at least.
+func parseLaneRef(b []byte) laneRef {
+	return laneRef{secret: [laneSecretLen]byte(b), number: binary.LittleEndian.Uint32(b[laneSecretLen:])}
+}
+
+// opens reports whether the reference has this secret. The comparison takes the same time wherever they differ.
+func (r *laneRef) opens(secret *[laneSecretLen]byte) bool {
+	return subtle.ConstantTimeCompare(r.secret[:], secret[:]) == 1
+}
+
+// isLane reports whether private data is a request for a further lane.
+func isLane(private []byte) bool {
+	if !isOurs(private) {
+		return false
+	}
+	h, err := parseHello(private)
+	return err == nil && h.join != nil
+}
+
+// lanesAgreed is the part of an agreement about lanes.
+type lanesAgreed struct {
+	n     uint8      // of the transfer, as the first lane has agreed; 0: one
+	ref   laneRef    // of the transfer and of this lane
+	group *laneGroup // of the receiver; nil: the transfer has one lane
 }

@@ -81,10 +81,11 @@ func TestSendAgainAtOnce(t *testing.T) {
 	src := sourceOf("f", data)
 	reading := make(chan struct{})
 	begun := sync.OnceFunc(func() { close(reading) })
+	again := make(chan struct{}) // closed when the second has ended
 	src.Data = readHook{src.Data, func(offset int64) {
 		if offset > 0 {
 			begun()
-			<-lost.Done()
+			<-again // so that the first cannot end in time
 		}
 	}}
 	first := make(chan error, 1)
@@ -102,10 +103,11 @@ func TestSendAgainAtOnce(t *testing.T) {
 	}()
 	<-opened
 	lose()
-	wantCode(t, <-first, CodeCanceled, false)
 	if err := <-second; err != nil {
 		t.Error(err)
 	}
+	close(again)
+	wantCode(t, <-first, CodeCanceled, false)
 	srv.wantFile("f", data)
 }
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/verbs"
 )
 
 // places are the places of a receiver for transfers. If a host holds its share of them, the host's oldest connection that has
@@ -99,4 +101,161 @@ func (ps *places) removeLocked(p *place) {
 	if i := slices.Index(ps.unnamed, p); i >= 0 {
 		ps.unnamed = slices.Delete(ps.unnamed, i, i+1)
 	}
+}
+
+// first lets only one transfer of a receiver go on: the first one that has made its file. A nil *first lets all go on.
+type first struct {
+	stop context.CancelFunc // makes the receiver accept no more requests
+
+	mu sync.Mutex
+	// the request of the first transfer; nil: no file was made yet
+	// +checklocks:mu
+	chosen *verbs.ConnRequest
+	// the requests that are served, each with the function that cancels it
+	// +checklocks:mu
+	under map[*verbs.ConnRequest]context.CancelCauseFunc
+	// result of the chosen request
+	// +checklocks:mu
+	res Result
+	// +checklocks:mu
+	err error
+}
+
+// errNotFirst returns the error of each transfer but the first.
+func errNotFirst() error {
+	return failf(CodeBusy, "this receiver takes one file, and another sender's has begun")
+}
+
+// serve serves a request until its end, or until another one is chosen.
+func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, p *place) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if isLane(req.PrivateData()) { // it ends with its transfer
+		_, _ = h.serve(ctx, req, p) // the result is that of the transfer
+		return
+	}
+	f.mu.Lock()
+	late := f.chosen != nil
+	if !late {
+		f.under[req] = cancel
+	}
+	f.mu.Unlock()
+	if late {
+		_ = h.refuse(req, errNotFirst()) // Done receives the error
+		return
+	}
+	res, err := h.serve(ctx, req, p)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.under, req)
+	if f.chosen == req {
+		f.res, f.err = res, err
+		f.stop()
+	}
+}
+
+// open calls do, which makes the file of a request. If do succeeds, open chooses the request and cancels the others. The receiver accepts further requests for the lanes of the
+// chosen transfer only, if it has several.
+func (f *first) open(req *verbs.ConnRequest, lanes bool, do func() (File, error)) (File, error) {
+	if f == nil {
+		return do()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.chosen != nil {
+		return nil, errNotFirst()
+	}
+	file, err := do()
+	if err != nil {
+		return nil, err
+	}
+	f.chosen = req
+	if !lanes {
+		f.stop()
+	}
+	for other, cancel := range f.under {
+		if other != req {
+			cancel(errNotFirst())
+		}
+	}
+	return file, nil
+}
+
+// is reports whether req is the chosen request.
+func (f *first) is(req *verbs.ConnRequest) bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.chosen == req
+}
+
+// outcome returns the result of the chosen request, and false if none was chosen.
+func (f *first) outcome() (Result, error, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.res, f.err, f.chosen != nil
+}
+
+// namesUnder are the names of the files that a receiver stores now. A transfer that has lost its sender holds its name until this side has noticed, so a sender that tries
+// again at once would be refused because of its own transfer before.
+type namesUnder struct {
+	mu sync.Mutex
+	// closed at the end of the transfer of a name
+	// +checklocks:mu
+	ends map[string]chan struct{}
+}
+
+// nameWait is the longest time for which a transfer waits for the end of another one of the same name.
+const nameWait = time.Second
+
+// open calls do, which makes the file of a name. If do fails because the file exists, and a transfer of this name is under way, open waits for its end, and calls do again. The
+// caller calls end at the end of a transfer for which do has succeeded.
+func (n *namesUnder) open(ctx context.Context, name string, do func() (File, error)) (f File, end func(), err error) {
+	limit := time.NewTimer(nameWait)
+	defer limit.Stop()
+	for {
+		f, err := do()
+		if err == nil {
+			return f, n.begin(name), nil
+		}
+		over := n.over(name)
+		if over == nil || !errors.Is(err, CodeExists) {
+			return nil, nil, err
+		}
+		select {
+		case <-over:
+		case <-limit.C:
+			return nil, nil, err
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
+}
+
+// begin notes that a transfer of the name is under way, and returns the function that ends that. A further one of the same name, which the receiver's policy may allow, takes its place.
+func (n *namesUnder) begin(name string) (end func()) {
+	over := make(chan struct{})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ends == nil {
+		n.ends = map[string]chan struct{}{}
+	}
+	n.ends[name] = over
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.ends[name] == over {
+			delete(n.ends, name)
+		}
+		close(over)
+	}
+}
+
+// over returns the channel that is closed at the end of the transfer of a name; nil: there is none.
+func (n *namesUnder) over(name string) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ends[name]
 }

@@ -80,7 +80,9 @@ func TestReceiverInTrouble(t *testing.T) {
 		}
 		over := make(chan error, 1)
 		_, err := serve(t, xfer.Receiver{Open: open, Done: func(_ xfer.Result, err error) { over <- err }})(wished(t, from, 0))
-		<-over // the receiver holds the tree until then
+		if err := <-over; err == nil { // the receiver holds the tree until then
+			t.Error("the receiver has no error")
+		}
 		wantError(t, err, xfer.CodeStorage, `cannot write "file`, "the disk of the receiver's directory is full")
 		goesOn(t, to, from, false)
 	})
