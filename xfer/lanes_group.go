@@ -384,7 +384,6 @@ type laneFile struct {
 	// The mutex of the group guards the following.
 	pieces      []*lanePiece // in ascending order
 	sums        int          // that were asked for and have not come
-	committed   bool
 	interrupted bool
 }
 
@@ -557,7 +556,7 @@ func (l *laneFile) Commit() error {
 		err = g.failed
 	}
 	if err == nil && !l.late {
-		if l.committed = true; l.lane > 0 {
+		if l.lane > 0 {
 			g.left--
 		} else {
 			g.done = true
