@@ -93,6 +93,21 @@ func (d stallDecorator) Decor(s decor.Statistics) (text string, width int) {
 // Unwrap implements [decor.Wrapper].
 func (d stallDecorator) Unwrap() decor.Decorator { return d.Decorator }
 
+// suffixDecorator appends text of one column for each byte, which decor.Meta would not count.
+type suffixDecorator struct {
+	decor.Decorator
+	suffix string
+}
+
+// Decor implements [decor.Decorator].
+func (d suffixDecorator) Decor(s decor.Statistics) (text string, width int) {
+	text, width = d.Decorator.Decor(s)
+	return text + d.suffix, width + len(d.suffix)
+}
+
+// Unwrap implements [decor.Wrapper].
+func (d suffixDecorator) Unwrap() decor.Decorator { return d.Decorator }
+
 // roomDecorator leaves another decorator out if a line has fewer columns left, because those of a narrow terminal are for the rate and the time left.
 type roomDecorator struct {
 	decor.Decorator
@@ -150,7 +165,7 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 	}, decor.WCSyncSpaceR)
 	rate := stallDecorator{decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace), p,
 		func(d time.Duration) string { return fmt.Sprintf("stalled for %v", d) }}
-	left := stallDecorator{decor.Meta(decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), func(s string) string { return s + " left" }), p,
+	left := stallDecorator{suffixDecorator{decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), " left"}, p,
 		func(time.Duration) string { return "" }}
 	if res.Size < 0 { // the paper's program does not say
 		return r.bars.AddSpinner(0, mpb.BarRemoveOnComplete(),

@@ -206,8 +206,8 @@ func TestBarStalls(t *testing.T) {
 func TestBarOnNarrowTerminal(t *testing.T) {
 	for columns, c := range map[uint16]struct{ moves, stalls string }{
 		100: {`test-file +[0-9.]+ [KMG]iB / 8.0 GiB \[.*iB/s +\S+ left`, `stalled for 3s`},
-		60:  {`test-file +[0-9.]+ [KMG]iB / 8.0 GiB .*iB/s +\S+`, `stalled for 3s`},
-		40:  {`test-file +\d+ % +[0-9.]+ .iB/s +\S+ left`, `stalled for 3s`},
+		60:  {`test-file .*iB/s +\S+ left`, `stalled for 3s`},
+		40:  {`test-f\S* .*\d+ % +[0-9.]+ .iB/s +\d`, `stalled for 3s`},
 		20:  {`te\S+ +\d+ %`, `te\S+ +\d+ %`},
 		5:   {`te`, `te`},
 	} {
