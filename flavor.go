@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"sync/atomic"
 
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
@@ -95,6 +96,7 @@ type procedure struct {
 	part    bool // its requests belong to native calls under way
 	codec   codec.Codec
 	in, out plans
+	large   atomic.Int64   // bytes of the last payload of a request, if it was large; otherwise 0
 	types   envelope.Types // of the program
 }
 
@@ -182,6 +184,24 @@ func (p *procedure) appendInput(b []byte, parent uint64, in any, to hg.Route) ([
 		b = wire.AppendMargoRequest(b, parent)
 	}
 	return p.in.on(to).Append(b, in)
+}
+
+// makeInput is appendInput for a call. It guesses the size of the payload from that of the last one.
+func (p *procedure) makeInput(k *hg.Call, parent uint64, in any, to hg.Route) ([]byte, error) {
+	large := p.large.Load()
+	b := k.Input()
+	if large > 0 {
+		b = k.InputFor(int(large))
+	}
+	b, err := p.appendInput(b, parent, in, to)
+	size := int64(len(b))
+	if size < hg.LargePayload {
+		size = 0
+	}
+	if size != large {
+		p.large.Store(size)
+	}
+	return b, err
 }
 
 // decodeInput reads the payload of a request that has come over by. parent is wire.NoParent if the flavour's header has none.

@@ -178,7 +178,7 @@ func (f *flight[In, Out]) prepare(ctx context.Context) (payload []byte, err erro
 			e.end()
 		}
 	}()
-	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in, f.route.over); err != nil {
+	if payload, err = f.proc.makeInput(k, f.route.parent(), &f.x.in, f.route.over); err != nil {
 		return nil, f.route.unencodable(err)
 	}
 	f.k, f.record = k, f.route.begin(k)
@@ -498,7 +498,7 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 		}
 	}
 	rt.over = rt.e.core.RouteTo(to)
-	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in, rt.over)
+	payload, err := rt.proc.makeInput(k, rt.parent(), in, rt.over)
 	if err != nil {
 		return rt.unencodable(err)
 	}

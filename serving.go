@@ -50,7 +50,7 @@ func (s *serving) arrive(in envelope.Arguments) {
 	s.native = in
 	in.Arrive(envelope.Arrival{
 		Payload: payload, Conn: s.gone, Host: s.from.Account().Host(), Calls: &e.handlers.natives, Streams: e.handlers.streams, MaxTime: e.cfg.MaxHandlerTime,
-		Served: &e.handlers, Ending: e.handlers.ending,
+		Served: &e.handlers, Ending: e.handlers.ending, Breaches: s.req,
 		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req},
 	})
 }

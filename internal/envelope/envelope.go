@@ -101,6 +101,12 @@ type Limits struct {
 	Budget   Budget
 }
 
+// Breaches counts messages that no program of package native sends, and logs them at the limited rate for their host.
+type Breaches interface {
+	// Broken counts one message. It may be called until the request is freed.
+	Broken(err error)
+}
+
 // Arrival describes a received request.
 type Arrival struct {
 	Payload []byte          // the envelope and the arguments, valid until End
@@ -111,5 +117,7 @@ type Arrival struct {
 	MaxTime time.Duration   // Config.MaxHandlerTime; 0: none
 	Served  Registry        // the RPCs of the engine
 	Ending  <-chan struct{} // closed when the engine begins to shut down
+
+	Breaches Breaches // of the caller
 	Limits
 }

@@ -120,6 +120,15 @@ func (k *Call) Input() []byte {
 	return k.buf[start : start : start+room]
 }
 
+// InputFor is Input for a payload that probably has n bytes. If they do not fit into one message, the capacity is n at least, in memory that the call
+// gives back at its end. The payload may still be longer or shorter.
+func (k *Call) InputFor(n int) []byte {
+	if k.extra.in = takeScratch(n); k.extra.in == nil {
+		return k.Input()
+	}
+	return k.extra.in.b[:0]
+}
+
 // Notify makes the end of the call run f.CallDone, in place of a Wait. It is called before Start.
 func (k *Call) Notify(f Notifier) { k.notify = f }
 
@@ -217,6 +226,9 @@ func (k *Call) recycle() {
 	k.c.refund(&k.extra.charged)
 	k.state.retire()
 	k.to, k.via, k.notify, k.probe = nil, nil, nil, nil
+	k.extra.in.release()
+	k.extra.mem.release()
+	k.extra.in, k.extra.mem = nil, nil
 	k.out, k.result, k.payload = nil, nil, nil
 	k.failure, k.cancel = nil, nil
 	k.opts = CallOptions{}

@@ -18,9 +18,11 @@ var (
 type callExtra struct {
 	lent na.Memory // the payload of the request, while the peer may pull it
 
+	in       *scratch // the memory of InputFor; nil: there is none, or the peer may still pull it
 	lentSize int
 	timer    *time.Timer
-	pull     *pull // of the payload of the response
+	pull     *pull    // of the payload of the response
+	mem      *scratch // of the pulled payload; nil: other memory
 	crc      uint32
 	ackBuf   []byte
 	charged  charge
@@ -44,7 +46,7 @@ func (k *Call) launch(payload []byte) {
 	if k.opts.OneWay {
 		f.Flags = wire.FlagNoResponse
 	}
-	if k.form == wire.FormLong {
+	if k.form == wire.FormLong && !k.c.limits.Sealed {
 		f.CRC = wire.CRC32C(payload)
 	}
 	k.payload = payload
@@ -201,6 +203,7 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	if err != nil {
 		k.record(err)
 	} else {
+		k.extra.mem = p.mem
 		k.succeed(p.buf)
 	}
 	if err == nil || err.Code != codes.HostUnreach && err.Code != codes.HostFirewall {

@@ -152,9 +152,16 @@ func (k *Call) end() {
 	lent := k.extra.lent
 	k.extra.lent = nil
 	if k.givenUp() {
+		k.extra.in = nil
 		k.c.linger(lent, k.extra.lentSize, k.to, func() {})
 		k.complete()
 		return
+	}
+	if m, ok := lent.(na.IdleMemory); ok {
+		if m.Revoke(); m.Idle() { // as usual, because the peer answers after it has pulled
+			k.complete()
+			return
+		}
 	}
 	k.c.tasks.Go(func() { // because Close may wait for the network, and this may be a goroutine of the network
 		lent.Close()

@@ -21,13 +21,21 @@ const (
 	// host can make in a moment, need 52 MiB and not 160 MiB. The system would take so long to provide those that other hosts wait.
 	pullLeast = 4 << 10
 	pullMany  = 1024
+	// pullOpening is the size of the first part for a host with at most pullFew pulls under way, while pulled payloads hold no more than one
+	// part in pullPlenty of the budget. So most payloads come in one part. It takes a host's announcements 8 MiB at most.
+	pullOpening = 1 << 20
+	pullFew     = 8
 	// pullSecond is the size that the memory has at least after that, and at once for the response of a call, unless pulled
 	// payloads hold more than one part in pullPlenty of the budget: then the memory grows slower.
 	pullSecond = 8 << 20
 	pullPlenty = 16
 	// pullGrowth is the factor by which the memory grows when it is full. The bytes that have come are copied then, a third of the
-	// payload at most.
+	// payload at most. After a first part of pullOpening bytes the factor is pullLeap, because a copy of fewer bytes costs little.
 	pullGrowth = 4
+	pullLeap   = 16
+	// pullRest makes a part that leaves less than one part in pullRest of the memory's new size the last one. A payload of 16 MiB with its
+	// envelope is an example.
+	pullRest = 8
 	// pullTime is how long a part may take, plus its size at the slowest rate. C's processes serve their memory only
 	// while they make progress, and may compute for a while. It is less than ackTime, so that the acknowledgement of a failed pull comes
 	// before the peer's time is over.
@@ -51,6 +59,7 @@ type pull struct {
 	owner   puller
 
 	buf   []byte    // the bytes that have come and, at the end, the part under way
+	mem   *scratch  // the memory of buf; nil: it is not scratch memory
 	asked int       // the size of that part
 	step  *Transfer // of one part after the other; not pooled, because a late abort must not reach another transfer
 
@@ -63,7 +72,7 @@ type pull struct {
 	failure *Error // why there will be no further part
 }
 
-// puller is called at the end of a pull. The payload is the pull's buf if err is nil.
+// puller is called at the end of a pull. The payload is the pull's buf if err is nil, and the puller releases the pull's mem after its use.
 type puller interface{ pulled(p *pull, err *Error) }
 
 // newPull prepares for the pull of the memory of d, which was checked.
@@ -102,14 +111,24 @@ func (p *pull) next() {
 
 // grow makes room for the next part, within the budget.
 func (p *pull) grow() *Error {
-	have := int64(len(p.buf))
-	size := min(int64(p.desc.Len()), p.c.nextPart(have, p.op == opInput, p.from.Account()))
+	have, total := int64(len(p.buf)), int64(p.desc.Len())
+	size := p.c.nextPart(have, p.op == opInput, p.from.Account())
+	if total-size < size/pullRest {
+		size = total
+	}
 	if err := p.c.charge(p.charged, p.from, size-have); err != nil {
 		return newError(p.op, p.from, codes.Again, err)
 	}
-	buf := make([]byte, size)
+	var buf []byte
+	mem := takeScratch(int(size))
+	if mem != nil {
+		buf = mem.b[:size]
+	} else {
+		buf = make([]byte, size)
+	}
 	copy(buf, p.buf)
-	p.buf = buf
+	p.mem.release()
+	p.buf, p.mem = buf, mem
 	return nil
 }
 
@@ -174,13 +193,18 @@ func (p *pull) TransferDone(t *Transfer) {
 
 // nextPart returns the size to which the memory of a pull from host a grows from have bytes.
 func (c *Class) nextPart(have int64, input bool, a *hostquota.Account) int64 {
-	if have == 0 && input && a.Used(hostquota.Pulls) > pullMany {
+	plenty := c.count.budget.Load() <= c.cfg.OverflowBudget/pullPlenty
+	switch first := have == 0 && input; {
+	case first && plenty && a.Used(hostquota.Pulls) <= pullFew:
+		return pullOpening
+	case first && a.Used(hostquota.Pulls) > pullMany:
 		return pullLeast
-	}
-	if have == 0 && input || c.count.budget.Load() > c.cfg.OverflowBudget/pullPlenty {
+	case first || !plenty:
 		return max(pullFirst, have*pullGrowth)
+	case have <= pullOpening:
+		return max(pullSecond, have*pullLeap)
 	}
-	return max(pullSecond, have*pullGrowth)
+	return have * pullGrowth
 }
 
 // charge is memory that is counted for a host.

@@ -45,7 +45,7 @@ func TestUnservedOverflow(t *testing.T) {
 		const count, size = 100, 16 << 20
 		start := time.Now()
 		server, _, calls, _ := announcing(t, count, size, Config{OverflowBudget: 32 << 20}, lose)
-		if got, most := server.Stats().OverflowBytes, int64(count*(pullFirst+512)); got == 0 || got > most {
+		if got, most := server.Stats().OverflowBytes, int64(count*(pullFirst+512)+pullFew*pullOpening); got == 0 || got > most {
 			t.Errorf("%d bytes are held for %d announcements, want at most %d", got, count, most)
 		}
 		for i, k := range calls {
@@ -56,7 +56,7 @@ func TestUnservedOverflow(t *testing.T) {
 			k.Free()
 		}
 		synctest.Wait()
-		if got := time.Since(start); got != patience(pullTime, pullFirst) {
+		if got := time.Since(start); got != patience(pullTime, pullOpening) {
 			t.Errorf("given up after %v", got)
 		}
 		if got := server.Stats(); got.OverflowBytes != 0 || got.RequestsActive != 0 || got.TransfersActive != 0 {
@@ -100,7 +100,7 @@ func TestStalledOverflow(t *testing.T) {
 			}
 			return natest.Proceed
 		})
-		if got := server.Stats().OverflowBytes; got != pullGrowth*pullSecond {
+		if got := server.Stats().OverflowBytes; got != pullLeap*pullOpening {
 			t.Errorf("%d bytes are held for %d", got, sent)
 		}
 		if err := calls[0].Wait(t.Context()); codeFrom(t, err) != codes.Timeout {
@@ -140,7 +140,7 @@ func TestManyPullsBeginSmall(t *testing.T) {
 			}
 			return natest.Lose
 		})
-		most := int64((pullMany+1)*pullFirst + (count-pullMany-1)*pullLeast)
+		most := int64(pullFew*pullOpening + (pullMany+1)*pullFirst + (count-pullMany-1)*pullLeast)
 		if got := server.Stats().OverflowBytes; got < count*pullLeast || got > most {
 			t.Errorf("%d bytes are held for %d announcements, want at most %d", got, count, most)
 		}
@@ -181,7 +181,7 @@ func TestHostLeavesPullsToOthers(t *testing.T) {
 		if got := book.Used(hostquota.Pulls); got != 36 {
 			t.Errorf("one host has %d of 64 pulls, want 36", got)
 		}
-		if got, most := book.Used(hostquota.Memory), int64(36*(pullFirst+512)); got == 0 || got > most {
+		if got, most := book.Used(hostquota.Memory), int64(36*(pullFirst+512)+pullFew*pullOpening); got == 0 || got > most {
 			t.Errorf("%d bytes are counted, want at most %d", got, most)
 		}
 		for range 5 {

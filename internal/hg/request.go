@@ -42,9 +42,10 @@ type Request struct {
 	probe   bool   // see IsProbe
 	started uint32 // the sequence of caller's opState when it made the request
 
-	in       []byte // the result of Input
-	buf      []byte // of requests that fit into a message
-	out      []byte // the response: room for the transport, headers, payload
+	in       []byte   // the result of Input
+	mem      *scratch // the memory of in; nil: it is buf, or no scratch memory
+	buf      []byte   // of requests that fit into a message
+	out      []byte   // the response: room for the transport, headers, payload
 	charged  charge
 	descCost int64              // bytes that the descriptor of the input counts for
 	pulling  *hostquota.Account // which the pull of the input counts for; nil: there is none
@@ -137,6 +138,8 @@ func (r *Request) takeInput(payload []byte) {
 // ReleaseInput gives up the input before Free (HG_Release_input_buf): memory that was pulled counts no more.
 func (r *Request) ReleaseInput() {
 	r.in = nil
+	r.mem.release()
+	r.mem = nil
 	r.c.refund(&r.charged)
 }
 
@@ -146,6 +149,11 @@ func (r *Request) Charge(n int64) error {
 		return newError("unpack input", r.from, codes.Again, err)
 	}
 	return nil
+}
+
+// Broken counts the input as a breach of the protocol of package native, and logs it at the limited rate for the host of the caller.
+func (r *Request) Broken(err error) {
+	r.c.cfg.Audit.Record(audit.Broken, "malformed native message", hostOf(r.from), peerAttrs(r.from, err)...)
 }
 
 // pullInput fetches an input that is described by payload instead of being there. The request is dispatched when it is.
@@ -208,7 +216,7 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 		r.reject(err)
 		return
 	}
-	r.in = p.buf
+	r.in, r.mem = p.buf, p.mem
 	if r.OneWay() {
 		r.ackInput()
 	}
@@ -299,7 +307,7 @@ func (r *Request) Respond(ctx context.Context, payload []byte) error {
 	}
 	here := r.Output()
 	f := r.response(wire.Success, 0)
-	if f.Form == wire.FormLong {
+	if f.Form == wire.FormLong && !r.c.limits.Sealed {
 		f.CRC = wire.CRC32C(payload)
 	}
 	if len(payload) > cap(here) {
@@ -399,7 +407,8 @@ func (r *Request) release() {
 func (r *Request) recycle() {
 	r.c.refund(&r.charged)
 	holdOrigin(r.from, -1)
-	r.from, r.caller, r.in = nil, nil, nil
+	r.mem.release()
+	r.from, r.caller, r.in, r.mem = nil, nil, nil, nil
 	r.answered.Store(false)
 	r.sent.Store(nil)
 	r.ackDone.Reset()

@@ -74,10 +74,10 @@ func TestOverflow(t *testing.T) {
 			clientAcks     uint64
 		}{
 			{"neither", 3, 10, 10, false, 0, 0, 1, 0},
-			{"request", 1, 1 << 20, 0, false, 2, 0, 1, 0},
+			{"request", 1, 1 << 20, 0, false, 1, 0, 1, 0},
 			{"response", 2, 0, 1 << 20, false, 0, 1, 1, 1},
-			{"both", 3, 1 << 20, 1 << 20, false, 2, 1, 1, 1},
-			{"one-way", 4, 1 << 20, 0, true, 2, 0, 1, 0},
+			{"both", 3, 1 << 20, 1 << 20, false, 1, 1, 1, 1},
+			{"one-way", 4, 1 << 20, 0, true, 1, 0, 1, 0},
 		} {
 			s0, c0 := server.ep.Counts(), client.ep.Counts()
 			k := client.NewCall()

@@ -125,6 +125,8 @@ type Limits struct {
 	MaxRequest, MaxResponse int
 	// RequestRoom and ResponseRoom are how many bytes the caller leaves free before them, for the transport.
 	RequestRoom, ResponseRoom int
+	// Sealed reports that the transport authenticates each byte, as TLS does. Checksums of payloads would only repeat that.
+	Sealed bool
 }
 
 // Access is the access of peers to registered memory. The values are those of NA_MEM_READ_ONLY and its kin.
@@ -155,6 +157,13 @@ type Memory interface {
 	// a caller that revokes several keys before it closes the first waits for all of them together no longer than for one.
 	// Close is idempotent.
 	Close()
+}
+
+// IdleMemory is a [Memory] that knows the accesses under way. After Revoke, Close returns at once if Idle returns true.
+type IdleMemory interface {
+	Memory
+	// Idle reports whether no peer's access is under way.
+	Idle() bool
 }
 
 // SegmentRegistrar is an [Endpoint] that describes memory in several pieces by one handle

@@ -194,7 +194,7 @@ func (e *Endpoint) hostOf(a netip.AddrPort) hostquota.Host {
 func (e *Endpoint) Limits() na.Limits {
 	return na.Limits{
 		MaxRequest: e.cfg.MaxRequest - e.prefix, RequestRoom: requestHeader + e.prefix,
-		MaxResponse: e.cfg.MaxResponse, ResponseRoom: expectedHeader,
+		MaxResponse: e.cfg.MaxResponse, ResponseRoom: expectedHeader, Sealed: e.tls != nil,
 	}
 }
 

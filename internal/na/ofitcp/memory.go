@@ -50,10 +50,13 @@ func (m *memory) Revoke() {
 	})
 }
 
+// Idle implements [na.IdleMemory].
+func (m *memory) Idle() bool { return m.users.Users() == 0 }
+
 // Close implements [na.Memory].
 func (m *memory) Close() {
 	m.Revoke()
-	if m.users.Users() > 0 {
+	if !m.Idle() {
 		m.drain()
 	}
 }
