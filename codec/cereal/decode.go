@@ -124,9 +124,9 @@ func (d *decoder) bytes(v reflect.Value) error {
 		return err
 	}
 	v.SetZero() // never into memory that the program may still hold
-	v.Grow(n)
-	v.SetLen(n)
-	copy(v.Bytes(), d.take(n))
+	if n > 0 {
+		v.SetBytes(append([]byte(nil), d.take(n)...)) // it clears no memory, as Grow does
+	}
 	return nil
 }
 

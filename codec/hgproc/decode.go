@@ -102,9 +102,9 @@ func (f *field) decodeSlice(c codec.Codec, b []byte, s, v reflect.Value) ([]byte
 	v.SetZero() // never into memory that the program may still hold
 	n := int(count)
 	if f.op == opByteSlice {
-		v.Grow(n)
-		v.SetLen(n)
-		copy(v.Bytes(), b)
+		if n > 0 {
+			v.SetBytes(append([]byte(nil), b[:n]...)) // it clears no memory, as Grow does
+		}
 		return b[n:], nil
 	}
 	return f.decodeElems(c, b, v, n)
