@@ -11,7 +11,7 @@ func (c *conn) drive(ev *na.Event) {
 	r := &c.role
 	r.claim.Drive()
 	c.uncork()
-	if c.later.Load() {
+	if c.later.Load() && c.peer.expected.Len() <= gatherFrom {
 		c.sendGathered()
 	}
 	if ev.IsSet() {

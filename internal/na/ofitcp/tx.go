@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"errors"
+	"runtime"
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
@@ -74,19 +75,26 @@ func (c *conn) kick() {
 const gatherFrom = 8
 
 // gatherMax is how many messages wait for others at most.
-const gatherMax = 32
+const gatherMax = 64
 
-// gather queues a request that leaves together with others: when a goroutine waits for an answer, when there are enough, or
+// gather queues a request that leaves together with others: when there are enough, when a goroutine waits for an answer and few are outstanding, or
 // when the goroutine that is started for the first of them gets its turn. False: the connection is dead.
 func (c *conn) gather(it item) bool {
 	n := c.push(it)
 	if n == 0 {
 		return false
 	}
-	if n >= gatherMax || !c.later.Swap(true) && !c.ep.spawn(c.sendGathered) {
+	if n >= gatherMax || !c.later.Swap(true) && !c.ep.spawn(c.sendLater) {
 		c.sendGathered()
 	}
 	return true
+}
+
+// sendLater writes the gathered requests after the goroutines that can run now. Most of them are callers that have got their answers, and queue further
+// requests.
+func (c *conn) sendLater() {
+	runtime.Gosched()
+	c.sendGathered()
 }
 
 // sendGathered writes the gathered requests.
