@@ -120,6 +120,7 @@ func (s *Stream[In, Out]) Open(ctx context.Context, to cinnabar.Target) (*Client
 	for range streamCredits {
 		c.credits = append(c.credits, fullCredit)
 	}
+	c.idle.Store(true)
 	c.out.mu.Unlock()
 	c.call = s.open.Start(c.life, to, request[struct{}]{out: &outgoing{spec: &s.spec, to: to, id: c.id}})
 	select {

@@ -27,6 +27,7 @@ type ClientStream[In, Out any] struct {
 	slot In // of addTo, guarded by out.mu
 	// +checklocks:out.mu
 	credits []credit
+	idle    atomic.Bool // there are credits; set with out.mu, and read without it because each Send looks
 	// +checklocks:out.mu
 	nextPut uint64
 	// +checklocks:out.mu
@@ -140,6 +141,9 @@ func (c *ClientStream[In, Out]) over() bool {
 
 // flush starts to send the elements in the outbox, if there is a credit.
 func (c *ClientStream[In, Out]) flush() {
+	if !c.idle.Load() {
+		return // the goroutine that gets the next credit sends the elements
+	}
 	if f, ok := c.nextFrame(); ok {
 		go c.send(f)
 	}
@@ -154,6 +158,7 @@ func (c *ClientStream[In, Out]) nextFrame() (f frame, ok bool) {
 	}
 	granted := c.credits[0]
 	c.credits = append(c.credits[:0], c.credits[1:]...)
+	c.idle.Store(len(c.credits) > 0)
 	f = frame{magic: magicPut, id: c.id, seq: c.nextPut}
 	c.nextPut++
 	c.out.takeLocked(granted, &f)
@@ -171,6 +176,7 @@ func (c *ClientStream[In, Out]) send(f frame) {
 		f.memory.exit()
 		c.out.mu.Lock()
 		c.credits = append(c.credits, granted)
+		c.idle.Store(true)
 		c.out.mu.Unlock()
 	}
 }

@@ -172,11 +172,8 @@ func serveFrame(c *frameCall) {
 	f, err := parseFrame(a.Payload, magicPut, magicGet)
 	s, _ := a.Streams.Find(a.Conn, f.id).(*servedStream)
 	switch {
-	case err != nil && s != nil:
-		s.blame(err)
-		fallthrough
 	case err != nil:
-		_ = c.Fail(err) // a caller that is gone needs no answer
+		s.offend(c, err)
 	case s == nil:
 		answerOver(c, &f)
 	default:

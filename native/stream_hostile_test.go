@@ -158,6 +158,15 @@ func TestHostileStreamClient(t *testing.T) {
 	if err := honest.Wait(ctx); err != nil {
 		t.Error(err)
 	}
+	var counted uint64
+	for _, e := range server.Stats().Security.Events {
+		if e.Cause == "malformed native message" {
+			counted += e.Count
+		}
+	}
+	if want := uint64(len(list(0))); counted != want {
+		t.Errorf("%d breaches are counted, want %d", counted, want)
+	}
 }
 
 // held returns the number of frames that the stream has and has not answered.

@@ -164,7 +164,10 @@ func (o *outbox) dueLocked() bool { return o.count > 0 || o.ended && !o.sealed }
 // +checklocks:o.mu
 func (o *outbox) takeLocked(c credit, f *frame) {
 	n := 0
-	for f.size = (credit{}); f.size.count < c.count && int(f.size.count) < o.count; f.size.count++ {
+	if f.size = (credit{}); o.count <= int(c.count) && len(o.buf) <= int(c.bytes) { // all, as when the sender is faster than the network
+		n, f.size.count = len(o.buf), uint32(o.count)
+	}
+	for ; f.size.count < c.count && int(f.size.count) < o.count; f.size.count++ {
 		next := elementSize + int(binary.LittleEndian.Uint32(o.buf[n:]))
 		if f.size.count > 0 && uint64(n+next) > uint64(c.bytes) {
 			break

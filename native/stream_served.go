@@ -117,8 +117,7 @@ func (s *servedStream) take(c *frameCall, f *frame) {
 	err := s.takeLocked(c, f)
 	s.mu.Unlock()
 	if err != nil {
-		s.blame(err)
-		_ = c.Fail(err) // a caller that is gone needs no answer
+		s.offend(c, err)
 		return
 	}
 	if f.magic == magicGet {
@@ -161,16 +160,26 @@ func (s *servedStream) signal() {
 	}
 }
 
-// blame ends the stream with err, the first of its kind.
-func (s *servedStream) blame(err error) {
+// offend ends the stream with err, because the frame of c breaks the protocol, and answers the frame. It counts the first such frame of a stream, and each
+// of those whose stream is not known: s is nil then.
+func (s *servedStream) offend(c *frameCall, err error) {
+	if first := s == nil || s.blame(err); first && codes.Of(err) == codes.ProtocolError { // another version is no offence
+		c.In.arrival.Breaches.Broken(err)
+	}
+	_ = c.Fail(err) // a caller that is gone needs no answer
+}
+
+// blame ends the stream with err. It returns false if the stream has ended with another error before.
+func (s *servedStream) blame(err error) (first bool) {
 	s.mu.Lock()
-	if s.fault == nil {
+	if first = s.fault == nil; first {
 		s.fault = err
 	}
 	s.mu.Unlock()
 	s.out.fail(err)
 	s.signal()
 	s.in.abortFor(err)
+	return first
 }
 
 // failure returns the error that blame was called with.
