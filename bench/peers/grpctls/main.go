@@ -1,6 +1,6 @@
-// Command grpctls compares package native over ofi+tcps with gRPC-Go over TLS, and bulk payloads also with a plain copy over crypto/tls, in one run:
+// Command grpctls compares package native over ofi+tcps with gRPC-Go over TLS, and with crypto/tls alone, in one run:
 //
-//	go run . [-rounds N] [-duration D] [-case TEXT] [-bars]
+//	go run . [-rounds N] [-duration D] [-case TEXT] [-path TEXT] [-bars]
 //
 // Each path has a server in a process of its own, which this program starts and which ends with it. All use TLS 1.3 with the same certificate. Each round
 // measures every path of a case, every second one in the opposite order, and the figures are medians of the rounds. -bars fails if a goal is missed.
@@ -81,15 +81,16 @@ type benchCase struct {
 	inflight int
 	clients  int // with a connection each
 	stream   bool
-	large    bool // also measured as a copy over plain TLS, and as memory that the server of a native call pulls
+	plain    bool // also measured over plain crypto/tls, whose calls are one at a time
+	large    bool // also measured as memory that the server of a native call pulls
 }
 
 var cases = []benchCase{
-	{name: "unary", size: smallSize, inflight: 1, clients: 1},
+	{name: "unary", size: smallSize, inflight: 1, clients: 1, plain: true},
 	{name: "unary of 64", size: smallSize, inflight: 64, clients: 1},
 	{name: "unary of 16 clients", size: smallSize, inflight: 1, clients: 16},
-	{name: "stream of 1 KiB", size: streamSize, inflight: 1, clients: 1, stream: true},
-	{name: "payload of 16 MiB", size: largeSize, inflight: 1, clients: 1, large: true},
+	{name: "stream of 1 KiB", size: streamSize, inflight: 1, clients: 1, stream: true, plain: true},
+	{name: "payload of 16 MiB", size: largeSize, inflight: 1, clients: 1, plain: true, large: true},
 }
 
 // figures are the results of one measurement, or medians of several.
@@ -111,6 +112,7 @@ func main() {
 	flag.IntVar(&s.rounds, "rounds", 5, "alternating rounds")
 	flag.DurationVar(&s.duration, "duration", time.Second, "time of each measurement")
 	flag.StringVar(&s.filter, "case", "", "only cases with this text in their names")
+	flag.StringVar(&s.path, "path", "", "only paths with this text in their names; goals need all")
 	flag.BoolVar(&s.bars, "bars", false, "fail if a goal is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -148,6 +150,7 @@ type setting struct {
 	rounds   int
 	duration time.Duration
 	filter   string
+	path     string
 	bars     bool
 
 	dir     string // of the certificate
@@ -156,6 +159,9 @@ type setting struct {
 }
 
 func (s *setting) run(ctx context.Context, out io.Writer) (err error) {
+	if s.path != "" && s.bars {
+		return errors.New("-bars compares all paths; leave -path out")
+	}
 	if s.rounds < 1 || s.duration <= 0 {
 		return fmt.Errorf("-rounds %d of -duration %v measure nothing; both must be above 0", s.rounds, s.duration)
 	}
@@ -187,6 +193,9 @@ func (s *setting) run(ctx context.Context, out io.Writer) (err error) {
 		if err := s.measure(ctx, out, c, addrs); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
+	}
+	if s.path != "" {
+		return nil
 	}
 	return s.judge(out)
 }
@@ -225,7 +234,9 @@ func (s *setting) start(ctx context.Context, name string) (addr string, end func
 
 // measure measures a case over its paths, and prints a line for each.
 func (s *setting) measure(ctx context.Context, out io.Writer, c *benchCase, addrs map[string]string) error {
-	order := slices.DeleteFunc(slices.Clone(paths), func(p path) bool { return !c.large && (p.name == "tls" || p.name == "bulk") })
+	order := slices.DeleteFunc(slices.Clone(paths), func(p path) bool {
+		return p.name == "tls" && !c.plain || p.name == "bulk" && !c.large || !strings.Contains(p.name, s.path)
+	})
 	rounds := map[string][]figures{}
 	for range s.rounds {
 		for _, p := range order {
@@ -358,7 +369,11 @@ func (s *setting) judge(out io.Writer) error {
 	for _, name := range []string{"unary of 64", "unary", "stream of 1 KiB"} {
 		if r := s.results[name]; r != nil {
 			ratio := r["native"].rate / r["grpc"].rate
-			if err := print(name, ratio >= barRate, fmt.Sprintf("%.2f times the rate of gRPC, at least %g", ratio, barRate)); err != nil {
+			figure := fmt.Sprintf("%.2f times the rate of gRPC, at least %g", ratio, barRate)
+			if plain, ok := r["tls"]; ok {
+				figure += fmt.Sprintf("; %.2f times that of plain TLS, which has %.2f times that of gRPC", r["native"].rate/plain.rate, plain.rate/r["grpc"].rate)
+			}
+			if err := print(name, ratio >= barRate, figure); err != nil {
 				return err
 			}
 		}

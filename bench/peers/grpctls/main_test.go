@@ -29,7 +29,7 @@ func TestCases(t *testing.T) {
 				t.Errorf("%s over %s: %+v", c.name, name, f)
 			}
 		}
-		if want := map[bool]int{false: 2, true: 4}[c.large]; len(s.results[c.name]) != want {
+		if want := 2 + map[bool]int{true: 1}[c.plain] + map[bool]int{true: 1}[c.large]; len(s.results[c.name]) != want {
 			t.Errorf("%s has %d paths, want %d", c.name, len(s.results[c.name]), want)
 		}
 	}
@@ -44,6 +44,9 @@ func TestArguments(t *testing.T) {
 	var out strings.Builder
 	if err := (&setting{duration: time.Second}).run(t.Context(), &out); err == nil {
 		t.Error("no rounds were accepted")
+	}
+	if err := (&setting{rounds: 1, duration: time.Second, path: "grpc", bars: true}).run(t.Context(), &out); err == nil {
+		t.Error("goals of some paths were accepted")
 	}
 	dir := t.TempDir()
 	if err := makeCertificate(dir); err != nil {
