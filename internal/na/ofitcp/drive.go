@@ -87,6 +87,9 @@ func (c *conn) preemptReader(ev *na.Event, s *spinner) bool {
 // processors are busy.
 const driveTime = 20 * time.Millisecond
 
+// gatherRounds is the number of vain reads, about 5 µs, after which a driver writes the gathered requests.
+const gatherRounds = 16
+
 // driveReads is after how many reads in a row that have brought something the clock is looked at for that.
 const driveReads = 4
 
@@ -105,6 +108,9 @@ func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 		}
 		if !s.vain(c.rx.body) || s.rounds%lateRounds == 0 && s.late(time.Now()) {
 			return
+		}
+		if s.rounds%gatherRounds == 0 && c.later.Load() {
+			c.sendGathered() // because no message comes for a while, and the callers that could run may have other work
 		}
 		if s.rounds%pollRounds == 0 && c.blocked.Load() {
 			c.unblock()
