@@ -3,25 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"runtime"
-	"strings"
 	"time"
 
+	"cinnabar/bench/internal/machine"
 	"cinnabar/bench/internal/record"
 )
 
 // machine describes where and when the figures come from.
 func (s *setting) machine(ctx context.Context) record.Machine {
-	m := record.Machine{
-		Format: record.Format, Date: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH,
-		Processors: runtime.NumCPU(), Commit: "unknown", Rounds: s.rounds, Seconds: s.duration.Seconds(),
-		Late: float64(s.late) / float64(time.Microsecond), Toll: float64(s.toll) / float64(time.Microsecond),
-	}
-	if commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output(); err == nil {
-		m.Commit = strings.TrimSpace(string(commit))
-	}
-	m.Kernel, m.Processor, m.Load = systemDetails()
+	m := machine.Describe(ctx)
+	m.Rounds, m.Seconds = s.rounds, s.duration.Seconds()
+	m.Late, m.Toll = float64(s.late)/float64(time.Microsecond), float64(s.toll)/float64(time.Microsecond)
 	return m
 }
 
@@ -33,8 +25,7 @@ func (s *setting) describe(m record.Machine) error {
 		return err
 	}
 	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format, args...) } // an output that fails shows at the first table
-	printf("# %s, %s %s, %d processors, %s, %d rounds of %v\n", m.Date, m.Go, m.System, m.Processors, m.Commit, m.Rounds, s.duration)
-	printf("# %s, kernel %s, load average %s\n", unknownIfEmpty(m.Processor), unknownIfEmpty(m.Kernel), unknownIfEmpty(m.Load))
+	machine.Print(s.out, &m, fmt.Sprintf("%d rounds of %v", m.Rounds, s.duration))
 	if err != nil {
 		printf("# price of a wake-up: not measured: %v\n", err)
 	}
@@ -61,11 +52,4 @@ func (u use) since(before use) (others, stolen float64) {
 		stolen = max(0, (u.stolen-before.stolen).Seconds()/took)
 	}
 	return others, stolen
-}
-
-func unknownIfEmpty(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
 }

@@ -12,8 +12,6 @@ import (
 
 var errLinuxOnly = errors.New("this program measures it on Linux only, and this is " + runtime.GOOS)
 
-func systemDetails() (kernel, processor, load string) { return "", "", "" }
-
 func wakePrice() ([]record.Wake, error) { return nil, errLinuxOnly }
 
 func processorUse() use { return use{at: time.Now()} }

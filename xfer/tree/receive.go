@@ -77,14 +77,18 @@ func (f *incoming) WriteAt(b []byte, offset int64) (n int, err error) {
 			return n, failf(xfer.CodeProtocol, "there is data behind that of the last file")
 		}
 		k := int(min(int64(len(b)-n), length))
-		if err := f.sink.Write(i, b[n:n+k], at); err != nil {
+		taken, err := f.whole(i, at, b[n:n+k])
+		if err == nil && !taken {
+			err = f.sink.Write(i, b[n:n+k], at)
+		}
+		if err != nil {
 			return n, err
 		}
 		f.next.advance(int64(k))
 		n += k
 	}
 	f.at += int64(n)
-	return n, nil
+	return n, f.flush()
 }
 
 // begin gives the sink the manifest, which has so many bytes.

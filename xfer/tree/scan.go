@@ -38,6 +38,7 @@ type Tree struct {
 	file    fs.File // of entry open
 	open    int
 	read    int64   // bytes that were read of file, if it has no ReadAt
+	small   batch   // files that fit into the buffer of a read
 	starts  []int64 // of the manifest; nil before they are needed
 	reading reading
 	opt     ScanOptions
@@ -114,6 +115,15 @@ func (r *rootFS) leave() error {
 }
 
 func (r *rootFS) close() error { return errors.Join(r.leave(), r.root.Close()) }
+
+// openDir opens a directory, whose entries can then be named relative to its descriptor.
+func (r *rootFS) openDir(name string) (*os.File, error) {
+	dir, _, err := r.in(name + "/")
+	if err != nil {
+		return nil, err
+	}
+	return dir.Open(".")
+}
 
 func (r *rootFS) openFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	dir, base, err := r.in(name)
@@ -232,15 +242,15 @@ func (s *scan) dir(at string, parent int) error {
 		if s.opt.Patterns.Excludes(p, d.IsDir()) {
 			continue
 		}
-		if err := s.entry(p, Entry{Name: d.Name(), Depth: depth, parent: parent}); err != nil {
+		if err := s.entry(p, d, Entry{Name: d.Name(), Depth: depth, parent: parent}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// entry adds the entry at p and, if it is a directory, those below it.
-func (s *scan) entry(p string, e Entry) error {
+// entry adds the entry d at p and, if it is a directory, those below it.
+func (s *scan) entry(p string, d fs.DirEntry, e Entry) error {
 	if err := xfer.CheckName(e.Name); err != nil {
 		s.refused.add(p, err.Error())
 		return nil
@@ -248,7 +258,7 @@ func (s *scan) entry(p string, e Entry) error {
 	if len(p) > s.opt.Limits.Path {
 		return failf(xfer.CodeTooLarge, "the path %s has %d bytes; %d are the limit of this program", quote(p), len(p), s.opt.Limits.Path)
 	}
-	info, err := fs.Lstat(s.fsys, p)
+	info, err := d.Info() // which an os.Root has looked up already
 	if err != nil {
 		return err
 	}
@@ -362,7 +372,7 @@ func (t *Tree) Manifest() *Manifest { return t.manifest }
 
 // Close closes the files of the tree.
 func (t *Tree) Close() error {
-	err := t.shut()
+	err := errors.Join(t.shut(), t.small.close())
 	if t.root != nil {
 		err = errors.Join(err, t.root.close())
 	}
@@ -400,7 +410,10 @@ func (t *Tree) ReadAt(b []byte, offset int64) (n int, err error) {
 	}
 	for n < len(b) && err == nil {
 		var k int
-		k, err = t.readFile(b[n:])
+		if k, err = t.readWhole(b[n:]); err == nil && n+k < len(b) {
+			n += k
+			k, err = t.readFile(b[n:])
+		}
 		n += k
 	}
 	t.at += int64(n)

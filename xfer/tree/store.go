@@ -33,6 +33,8 @@ type storing struct {
 	held     int64          // bytes of the manifest; guarded by the Dir's mutex
 	host     hostquota.Host // of the sender; zero: not known
 
+	small creating // files that come whole
+
 	steps   atomic.Uint64 // grows with the work
 	stopped atomic.Bool   // the transfer is over
 	choice  *choosing     // nil: all bytes cross
@@ -191,29 +193,32 @@ func (s *storing) frame() error {
 	for i := range s.m.Entries {
 		s.steps.Add(1)
 		e := &s.m.Entries[i]
-		at := filepath.ToSlash(s.staged(i))
 		var err error
 		switch {
 		case s.keeps(i):
 		case e.Kind == Directory:
-			if err = s.fsys.mkdir(at, s.dirMode(i)); s.resumes && errors.Is(err, fs.ErrExist) {
+			if err = s.fsys.mkdir(filepath.ToSlash(s.staged(i)), s.dirMode(i)); s.resumes && errors.Is(err, fs.ErrExist) {
 				err = nil
 			}
 		case e.Kind == Symlink:
-			err = s.fsys.symlink(filepath.FromSlash(e.Target), at)
+			err = s.fsys.symlink(filepath.FromSlash(e.Target), filepath.ToSlash(s.staged(i)))
 		case e.Kind == File && e.data() == 0:
-			if err := s.turn(i); err != nil {
+			taken, err := s.take(i, nil)
+			if err == nil && !taken {
+				err = s.turn(i)
+			}
+			if err != nil {
 				return err
 			}
 		}
 		if errors.Is(err, fs.ErrExist) { // the temporary directory was empty
-			return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
+			return takenForAnother(s.m.Path(i))
 		}
 		if err != nil {
 			return storageFailure("create", s.m.Path(i), err)
 		}
 	}
-	return s.finish()
+	return errors.Join(s.flush(), s.finish())
 }
 
 // dirMode returns the mode with which a directory is made.
@@ -279,7 +284,7 @@ func (s *storing) turn(i int) error {
 	}
 	f, err := s.fsys.openFile(at, flag, mode)
 	if errors.Is(err, fs.ErrExist) {
-		return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(s.m.Path(i)))
+		return takenForAnother(s.m.Path(i))
 	}
 	if err != nil {
 		return storageFailure("create", s.m.Path(i), err)
@@ -339,7 +344,7 @@ func (s *storing) Commit() error {
 	if err == nil {
 		err = s.wrapUp()
 	}
-	if err = errors.Join(err, s.fsys.leave()); err == nil {
+	if err = errors.Join(err, s.small.close(), s.fsys.leave()); err == nil {
 		err = s.link()
 	}
 	if err == nil {
@@ -493,7 +498,7 @@ func (s *storing) Discard() error {
 		errs = append(errs, s.file.Close())
 		s.file = nil
 	}
-	errs = append(errs, s.fsys.leave())
+	errs = append(errs, s.small.close(), s.fsys.leave())
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close()) // before the removal, because Windows removes no open directory
 	}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package machine
+
+func systemDetails() (kernel, processor, load string) { return "", "", "" }

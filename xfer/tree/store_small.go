@@ -1,0 +1,142 @@
+package tree
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"sync/atomic"
+
+	"cinnabar/xfer"
+)
+
+// creating stores the files that stand whole in one buffer of a transfer. The files are new, in a directory that only the owner can enter.
+type creating struct {
+	batch
+	// exact has the modes that new files get as they are asked for: the umask and the directory's access control list take nothing away
+	exact [fs.ModePerm + 1]atomic.Bool
+}
+
+// take implements wholeSink.
+func (s *storing) take(i int, b []byte) (bool, error) {
+	e := &s.m.Entries[i]
+	if !hasSmall || e.Sparse || s.dir.opt.Sync && !syncsAll || s.choice != nil && s.choice.state[i] != absent {
+		return false, nil
+	}
+	if err := s.finish(); err != nil {
+		return true, err
+	}
+	if !s.small.room(i) {
+		if err := s.flush(); err != nil {
+			return true, err
+		}
+	}
+	s.small.m, s.small.fsys = s.m, s.fsys
+	if err := s.small.add(i, path.Join(s.temp, stagedName), b); err != nil {
+		return true, storageFailure("create", s.m.Path(i), err)
+	}
+	return true, nil
+}
+
+// flush implements wholeSink.
+func (s *storing) flush() error {
+	if len(s.small.list) == 0 {
+		return nil
+	}
+	for i := range s.small.list {
+		n := int64(len(s.small.list[i].b))
+		s.unsynced += n
+		s.wrote = s.wrote || n > 0
+	}
+	if i, err := s.small.each(s.create); err != nil {
+		return described("finish", s.m.Path(i), err)
+	}
+	if s.dir.opt.Sync && s.unsynced >= syncEvery {
+		return s.sync()
+	}
+	return nil
+}
+
+// create makes one file with all that it has. Several goroutines call it.
+func (s *storing) create(f *small) (err error) {
+	if err := s.step(); err != nil {
+		return err
+	}
+	e := &s.m.Entries[f.entry]
+	mode, given := fs.FileMode(0o644), s.given(e)
+	if given {
+		mode = s.fileMode(e).Perm()
+	}
+	fd, err := openSmall(f.dir, e.Name, flagsNew, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return takenForAnother(s.m.Path(f.entry))
+	}
+	if err != nil {
+		return storageFailure("create", s.m.Path(f.entry), err)
+	}
+	if werr := writeSmall(fd, f.b); werr != nil {
+		err = storageFailure("write", s.m.Path(f.entry), werr)
+	}
+	if err == nil && given {
+		err = s.setExactly(fd, mode)
+	}
+	if err = errors.Join(err, closeSmall(fd)); err == nil && !e.ModTime.IsZero() && !s.dir.opt.IgnoreMeta {
+		err = setTimeIn(f.dir, e.Name, e.ModTime)
+	}
+	return err
+}
+
+// setExactly gives a new file a mode, unless the creation has given it that.
+func (s *storing) setExactly(fd int, mode fs.FileMode) error {
+	exact := &s.small.exact[mode]
+	if exact.Load() {
+		return nil
+	}
+	got, err := modeOf(fd)
+	if err != nil {
+		return err
+	}
+	if got == mode {
+		exact.Store(true)
+		return nil
+	}
+	return setModeOf(fd, mode)
+}
+
+// takenForAnother is the failure of an entry whose name the file system does not tell from another one's.
+func takenForAnother(p string) error {
+	return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(p))
+}
+
+var _ wholeSink = (*storing)(nil)
+
+// wholeSink is a Sink that stores files that come whole faster than by Write.
+type wholeSink interface {
+	Sink
+	// take takes all data of a file, in the order of the manifest, and may keep it until flush. It reports false if the file has to be written by Write, before
+	// which flush must be called.
+	take(entry int, b []byte) (bool, error)
+	// flush stores the files that were taken. The data are not used afterwards.
+	flush() error
+}
+
+// whole gives the sink a piece that is all of a file, and reports whether the sink has taken it.
+func (f *incoming) whole(i int, at int64, b []byte) (bool, error) {
+	sink, ok := f.sink.(wholeSink)
+	if !ok {
+		return false, nil
+	}
+	if at == 0 && int64(len(b)) == f.p.m.Entries[i].Size {
+		if taken, err := sink.take(i, b); taken || err != nil {
+			return true, err
+		}
+	}
+	return false, sink.flush()
+}
+
+// flush stores the files that the sink has taken.
+func (f *incoming) flush() error {
+	if sink, ok := f.sink.(wholeSink); ok && f.begun {
+		return sink.flush()
+	}
+	return nil
+}
