@@ -21,15 +21,15 @@ const inDirectory = 500
 // cases are the cases in the order of their measurement.
 func (s *setting) cases() []*benchCase {
 	tree := benchCase{name: "tree", files: s.files, bytes: int64(s.files) * s.size, make: s.makeTree, paths: []path{
-		{"cinnabar", s.cinnabar("--recursive", "")},
+		{"cinnabar", s.cinnabar("--recursive --preserve", "")},
 		{"tar", s.tar(exec.Command("tar", "x"))},
-		{"rsync", s.rsync("")},
+		{"rsync", s.rsync()},
 		{"copy", plainCopy},
 	}}
 	synced := tree
 	synced.name = "synced"
 	synced.paths = []path{
-		{"cinnabar", s.cinnabar("--recursive", "--fsync")},
+		{"cinnabar", s.cinnabar("--recursive --preserve", "--fsync")},
 		{"tar", s.tar(s.role("untar"))},
 		{"rsync", s.rsync("--fsync")},
 	}
@@ -39,7 +39,7 @@ func (s *setting) cases() []*benchCase {
 		{"copy", s.digestCopy("blake3")},
 		{"copy, sha256", s.digestCopy("sha256")},
 		{"tar", s.tar(exec.Command("tar", "x"))},
-		{"rsync", s.rsync("")},
+		{"rsync", s.rsync()},
 	}}
 	return []*benchCase{&tree, &synced, &large}
 }
@@ -95,7 +95,7 @@ func (s *setting) role(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// running is a program in the background that ends with its context.
+// start starts a program in the background, which ends with its context.
 func (s *setting) start(ctx context.Context, cmd *exec.Cmd) (wait func() error, err error) {
 	if cmd.Stderr == nil {
 		cmd.Stderr = s.log
@@ -114,13 +114,12 @@ func (s *setting) start(ctx context.Context, cmd *exec.Cmd) (wait func() error, 
 	}, nil
 }
 
-// cinnabar copies with send and recv. Empty options are left out.
-func (s *setting) cinnabar(sendOption, recvOption string) func(context.Context, string, string) error {
+// cinnabar copies with send and recv, and with options, separated by spaces.
+func (s *setting) cinnabar(sendOptions, recvOptions string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		recv := exec.Command(s.program, options("recv", "--listen", "127.0.0.1:0", "--dir", to, "--once", recvOption)...)
-		recv.Env = append(os.Environ(), "NO_COLOR=1")
+		recv := exec.Command(s.program, append([]string{"recv", "--listen", "127.0.0.1:0", "--dir", to, "--once"}, strings.Fields(recvOptions)...)...)
 		printed, err := recv.StdoutPipe()
 		if err != nil {
 			return err
@@ -139,26 +138,15 @@ func (s *setting) cinnabar(sendOption, recvOption string) func(context.Context, 
 		if address == "" {
 			return errors.Join(errors.New("cinnabar recv prints no address"), wait())
 		}
-		send := exec.CommandContext(ctx, s.program, options("send", sendOption, from, address)...)
-		send.Stderr = s.log
-		if err := send.Run(); err != nil {
+		send := exec.CommandContext(ctx, s.program, append([]string{"send", from, address}, strings.Fields(sendOptions)...)...)
+		if text, err := send.CombinedOutput(); err != nil {
 			cancel()
-			return errors.Join(fmt.Errorf("cinnabar send: %w", err), wait())
+			return errors.Join(fmt.Errorf("cinnabar send: %w: %s", err, text), wait())
 		}
 		for lines.Scan() { // to the end, so that the receiver can write
 		}
 		return wait()
 	}
-}
-
-// options returns those that are not empty.
-func options(list ...string) (filled []string) {
-	for _, o := range list {
-		if o != "" {
-			filled = append(filled, o)
-		}
-	}
-	return filled
 }
 
 // tar copies with tar c and a program that reads an archive. Both have an end of a TCP connection as standard output and input.
@@ -228,7 +216,7 @@ func blocking(c net.Conn) (*os.File, error) {
 }
 
 // rsync copies from a daemon.
-func (s *setting) rsync(option string) func(context.Context, string, string) error {
+func (s *setting) rsync(options ...string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -256,7 +244,7 @@ func (s *setting) rsync(option string) func(context.Context, string, string) err
 		if err := listening(ctx, port); err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, "rsync", options("-a", "--whole-file", option, from, "rsync://127.0.0.1:"+port+"/to/")...)
+		cmd := exec.CommandContext(ctx, "rsync", append([]string{"-a", "--whole-file", from, "rsync://127.0.0.1:" + port + "/to/"}, options...)...)
 		cmd.Stderr = s.log
 		return cmd.Run()
 	}

@@ -66,25 +66,10 @@ func (b *batch) add(i int, root string, data []byte) error {
 // each calls do for all files of the batch, on several goroutines, and empties the batch. It returns the first file, in the order of the manifest, for which do fails, with its
 // error. After an error it leaves some files out.
 func (b *batch) each(do func(*small) error) (entry int, err error) {
-	var next atomic.Int64
-	var failed atomic.Bool
-	work := func() {
-		for !failed.Load() {
-			i := int(next.Add(1)) - 1
-			if i >= len(b.list) {
-				return
-			}
-			if b.list[i].err = do(&b.list[i]); b.list[i].err != nil {
-				failed.Store(true)
-			}
-		}
-	}
-	var others sync.WaitGroup
-	for range min(smallWorkers, len(b.list)/fewSmall) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
+	share(len(b.list), func(i int) bool {
+		b.list[i].err = do(&b.list[i])
+		return b.list[i].err == nil
+	})
 	for i := range b.list {
 		if b.list[i].err != nil {
 			entry, err = b.list[i].entry, b.list[i].err
@@ -99,6 +84,30 @@ func (b *batch) each(do func(*small) error) (entry int, err error) {
 		b.dirs = b.dirs[:1]
 	}
 	return entry, err
+}
+
+// share calls do with the numbers below n, in order, on several goroutines if there are many. It returns when all calls have, and begins no further ones after one that
+// returns false.
+func share(n int, do func(i int) bool) {
+	var next atomic.Int64
+	var failed atomic.Bool
+	work := func() {
+		for !failed.Load() {
+			i := int(next.Add(1)) - 1
+			if i >= n {
+				return
+			}
+			if !do(i) {
+				failed.Store(true)
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(smallWorkers, n/fewSmall) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
 }
 
 // close closes the directories.

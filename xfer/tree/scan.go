@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -123,6 +124,38 @@ func (r *rootFS) openDir(name string) (*os.File, error) {
 		return nil, err
 	}
 	return dir.Open(".")
+}
+
+// ReadDir implements [fs.ReadDirFS]. Several goroutines look at the entries, because there may be very many.
+func (r *rootFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	dir, _, err := r.in(name + "/")
+	if err != nil {
+		return nil, err
+	}
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	names, err := f.Readdirnames(-1)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	entries, failed := make([]fs.DirEntry, len(names)), make([]error, len(names))
+	share(len(names), func(i int) bool {
+		info, err := dir.Lstat(names[i])
+		switch {
+		case err == nil:
+			entries[i] = fs.FileInfoToDirEntry(info)
+		case !errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
+			failed[i] = err
+		}
+		return failed[i] == nil
+	})
+	if i := slices.IndexFunc(failed, func(err error) bool { return err != nil }); i >= 0 {
+		return nil, failed[i]
+	}
+	return slices.DeleteFunc(entries, func(d fs.DirEntry) bool { return d == nil }), nil
 }
 
 func (r *rootFS) openFile(name string, flag int, mode fs.FileMode) (*os.File, error) {

@@ -18,7 +18,7 @@ func readSmall(int, []byte) (int, error)                   { return 0, errors.Er
 func modeOf(int) (fs.FileMode, error)                      { return 0, errors.ErrUnsupported }
 func setModeOf(int, fs.FileMode) error                     { return errors.ErrUnsupported }
 func setTimeIn(int, string, time.Time) error               { return errors.ErrUnsupported }
-func openStamp(int) (stamp, bool, error)                     { return stamp{}, false, errors.ErrUnsupported }
+func openStamp(int) (stamp, bool, error)                   { return stamp{}, false, errors.ErrUnsupported }
 func closeSmall(int) error                                 { return errors.ErrUnsupported }
 
 const (

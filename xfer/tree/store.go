@@ -263,10 +263,34 @@ func (s *storing) sync() error {
 	if !s.dir.opt.Sync || !syncsAll {
 		return nil
 	}
-	if err := syncAll(s.lock); err != nil {
+	if err := s.atWork(longestSync, func() error { return syncAll(s.lock) }); err != nil {
 		return storageFailure("sync", s.name, err)
 	}
 	return nil
+}
+
+// longestSync is the time for which a sync counts as work. A disk that takes longer is taken for dead.
+const (
+	longestSync = 15 * time.Minute
+	syncStep    = 200 * time.Millisecond
+)
+
+// atWork calls do, and counts steps while it runs, because a call of the system shows none. It does so for a time, after which the sender waits as for a receiver that has stopped.
+func (s *storing) atWork(longest time.Duration, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }() // it is waited for below
+	tick := time.NewTicker(min(syncStep, longest))
+	defer tick.Stop()
+	for end := time.Now().Add(longest); ; {
+		select {
+		case err := <-done:
+			return err
+		case now := <-tick.C:
+			if now.Before(end) {
+				s.steps.Add(1)
+			}
+		}
+	}
 }
 
 // turn finishes the file that is open and makes that of entry i.
