@@ -322,7 +322,8 @@ var layers = map[string]row{
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
 	"bench/internal/record":    {}, // the form of recorded results
 	"bench/report":             {code: []string{"bench/internal/record"}},
-	"bench/rpc":                {code: []string{".", "bench/internal/record"}, modules: []string{modSys}},
+	"bench/rpc":                {code: []string{".", "bench/internal/machine", "bench/internal/record"}, modules: []string{modSys}},
+	"bench/files":              {code: []string{"bench/internal/machine", "bench/internal/record"}, modules: []string{modBLAKE3, modSys}},
 	"bench/internal/benchtest": {}, // for the tests of measuring programs
 	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
 	"bench/hostile": {
@@ -343,6 +344,7 @@ var layers = map[string]row{
 	"test/rdmavm/fabricpeer":                 {code: []string{"internal/na", "internal/na/ofiverbs", "verbs", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/secure":                            {test: []string{".", "identity", "internal/tlstest", "rmem", "rmem/verbsrmem", "verbs", "verbs/auto", "verbs/flow", "verbs/iwarp", "verbs/rstream", "xfer"}},
+	"test/powercut":                          {test: []string{"xfer", "xfer/tree"}, modules: []string{modSys}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{".", "margo"}, test: []string{"internal/testproc"}},
 	"examples/margo/client":                  {code: []string{".", "margo", "examples/margo"}},
