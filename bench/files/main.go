@@ -1,7 +1,7 @@
 // Command files measures cinnabar send and recv beside the programs that people copy files with: tar over a TCP connection, rsync and a plain
 // copy. All of them copy from one directory of a disk to another one of the same disk, over the loopback interface.
 //
-//	go run ./bench/files [-dir DIR] [-rounds N] [-case TEXT] [-files N] [-size BYTES] [-large BYTES] [-json FILE]
+//	go run ./bench/files [-dir DIR] [-rounds N] [-case TEXT] [-paths NAME,...] [-files N] [-size BYTES] [-large BYTES] [-json FILE]
 //
 // Cases:
 //
@@ -15,7 +15,7 @@
 //
 // The paths:
 //
-//	cinnabar  send and recv, with --recursive for a tree and --fsync in the case synced
+//	cinnabar  send and recv, with --recursive and --preserve for a tree and --fsync in the case synced; also with another digest than the default
 //	tar       tar c, whose standard output is a TCP connection that is the standard input of tar x. In the case synced a program in place of tar x syncs each
 //	          file before it closes it, because tar has no such option
 //	rsync     a daemon, and rsync with --whole-file and, in the case synced, --fsync
@@ -50,6 +50,7 @@ type setting struct {
 	dir         string // on the disk that is measured
 	rounds      int
 	filter      string
+	paths       string // comma-separated; empty: all
 	files       int
 	size, large int64
 	file        string // for the lines of JSON; empty: none
@@ -73,6 +74,7 @@ func main() {
 	flag.StringVar(&s.dir, "dir", ".", "directory on the disk that is measured")
 	flag.IntVar(&s.rounds, "rounds", 3, "alternating rounds")
 	flag.StringVar(&s.filter, "case", "", "only cases with this text in their names")
+	flag.StringVar(&s.paths, "paths", "", "only the paths with these names, separated by commas")
 	flag.IntVar(&s.files, "files", 20000, "files of a tree")
 	flag.Int64Var(&s.size, "size", 4096, "bytes of each")
 	flag.Int64Var(&s.large, "large", 4<<30, "bytes of the large file")
@@ -123,7 +125,10 @@ func (s *setting) run(ctx context.Context) (err error) {
 		return err
 	}
 	for _, c := range s.cases() {
-		if !strings.Contains(c.name, s.filter) {
+		if s.paths != "" {
+			c.paths = slices.DeleteFunc(c.paths, func(p path) bool { return !slices.Contains(strings.Split(s.paths, ","), p.name) })
+		}
+		if !strings.Contains(c.name, s.filter) || len(c.paths) == 0 {
 			continue
 		}
 		if err := s.measure(ctx, c); err != nil {

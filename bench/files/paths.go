@@ -22,6 +22,7 @@ const inDirectory = 500
 func (s *setting) cases() []*benchCase {
 	tree := benchCase{name: "tree", files: s.files, bytes: int64(s.files) * s.size, make: s.makeTree, paths: []path{
 		{"cinnabar", s.cinnabar("--recursive --preserve", "")},
+		{"cinnabar-blake3", s.cinnabar("--recursive --preserve --digest=blake3", "")},
 		{"tar", s.tar(exec.Command("tar", "x"))},
 		{"rsync", s.rsync()},
 		{"copy", plainCopy},
@@ -34,10 +35,10 @@ func (s *setting) cases() []*benchCase {
 		{"rsync", s.rsync("--fsync")},
 	}
 	large := benchCase{name: "large", files: 1, bytes: s.large, make: s.makeLarge, paths: []path{
-		{"cinnabar", s.cinnabar("--digest=blake3", "")},
-		{"cinnabar, sha256", s.cinnabar("--digest=sha256", "")},
-		{"copy", s.digestCopy("blake3")},
-		{"copy, sha256", s.digestCopy("sha256")},
+		{"cinnabar", s.cinnabar("--digest=sha256", "")},
+		{"copy", s.digestCopy("sha256")},
+		{"cinnabar-blake3", s.cinnabar("--digest=blake3", "")},
+		{"copy-blake3", s.digestCopy("blake3")},
 		{"tar", s.tar(exec.Command("tar", "x"))},
 		{"rsync", s.rsync()},
 	}}

@@ -1,10 +1,10 @@
-// Command report draws charts of the figures that bench/rpc has recorded.
+// Command report draws charts of the figures that bench/rpc or bench/files has recorded.
 //
 //	go run ./bench/rpc -curves -json bench/results/NAME.json > bench/results/NAME.txt
 //	go run ./bench/report [-out DIR] bench/results/NAME.json
 //
 // It writes an SVG file for each chart into DIR, bench/results/charts by default, and prints the names: the time of a call and the bandwidth of a transfer
-// over its size, the 99th percentile beside a busy process, and the cost of a call over the number of clients. Points are medians over the rounds; the line through
+// over its size, the 99th percentile beside a busy process, the cost of a call over the number of clients, and the rate of copies of files. Points are medians over the rounds; the line through
 // each reaches from the lowest round to the highest one. A chart for which the file has no figures is not written, and named.
 //
 // Axes have logarithmic scales. The files follow the reader's choice of dark or light colours, and are the same, byte for byte, for the same input.
@@ -37,7 +37,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() != 1 {
-		return errors.New("usage: report [-out DIR] FILE, where bench/rpc -json has written FILE")
+		return errors.New("usage: report [-out DIR] FILE, where bench/rpc -json or bench/files -json has written FILE")
 	}
 	name := flags.Arg(0)
 	f, err := os.Open(name)

@@ -27,6 +27,7 @@ func charts(f *record.File, source string) []*chart {
 		underLoad(f),
 		byClients(f, "clients-tcp.svg", "ofi+tcp"),
 		byClients(f, "clients-sm.svg", "na+sm"),
+		copies(f),
 	}
 	for _, c := range list {
 		c.source = []string{about, machine}
@@ -134,6 +135,31 @@ func underLoad(f *record.File) *chart {
 		}
 	}
 	for _, s := range list {
+		c.add(s)
+	}
+	return c
+}
+
+// copiers are the paths of bench/files as the chart calls them.
+var copiers = []struct{ path, text string }{
+	{"cinnabar", "cinnabar"}, {"tar", "tar over TCP"}, {"rsync", "rsync"}, {"copy", "plain copy"},
+}
+
+// copies is the rate of copies on one disk over the size of the files, a line for each program.
+func copies(f *record.File) *chart {
+	c := &chart{file: "files.svg", title: "Copying files on one disk: a tree of small ones, and a large one", xLabel: "bytes of a file", xText: sizeText, yLabel: "MiB/s", yText: numberText}
+	for _, n := range copiers {
+		s := series{name: n.text}
+		for i := range f.Results {
+			r := &f.Results[i]
+			if r.Path != n.path || r.Op != "tree" && r.Op != "large" {
+				continue
+			}
+			if p, ok := pointOf(r, float64(r.Size), func(r record.Round) float64 { return r.MiB }); ok {
+				s.points = append(s.points, p)
+			}
+		}
+		sortPoints(s.points)
 		c.add(s)
 	}
 	return c

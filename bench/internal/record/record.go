@@ -1,4 +1,4 @@
-// Package record is the form in which bench/rpc keeps its figures and bench/report reads them: lines of JSON, one object each. The
+// Package record is the form in which bench/rpc and bench/files keep their figures and bench/report reads them: lines of JSON, one object each. The
 // first line of a file is a [Machine], the others are each a [Result] or an [Idle]. The key "kind" names the type.
 package record
 
@@ -60,9 +60,9 @@ type Wake struct {
 
 // Result is the figures of one path of a case under one load.
 type Result struct {
-	Op        string  `json:"op"`        // "rate", "bw-read", "bw-write", "message"
-	Transport string  `json:"transport"` // "ofi+tcp", "na+sm"
-	Path      string  `json:"path"`      // "cinnabar", "mercury", "grpc", "tcp"
+	Op        string  `json:"op"`        // "rate", "bw-read", "bw-write", "message"; of bench/files "tree", "synced", "large"
+	Transport string  `json:"transport"` // "ofi+tcp", "na+sm", "tcp"
+	Path      string  `json:"path"`      // "cinnabar", "mercury", "grpc", "tcp", "tar", "rsync", "copy"
 	Load      string  `json:"load"`      // Quiet, Busy
 	Size      int64   `json:"size"`      // bytes of a call or transfer
 	Inflight  int     `json:"inflight"`  // calls at a time of each client
