@@ -320,6 +320,7 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags, modSys}, // terminals and pipes of tests
 	},
 	"bench/crowd":              {code: []string{"."}, modules: []string{modSys}},
+	"bench/internal/machine":   {code: []string{"bench/internal/record"}},
 	"bench/internal/record":    {}, // the form of recorded results
 	"bench/report":             {code: []string{"bench/internal/record"}},
 	"bench/rpc":                {code: []string{".", "bench/internal/machine", "bench/internal/record"}, modules: []string{modSys}},
