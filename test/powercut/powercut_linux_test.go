@@ -83,7 +83,7 @@ func (c *outage) run() {
 	work.Go(func() { c.receive(ctx, in) })
 	work.Go(func() { c.neighbour(ctx) })
 	c.after = time.Duration(c.random.Int64N(int64(longestWork)))
-	<-time.After(c.after)
+	<-time.NewTimer(c.after).C
 	c.disk.cut()
 	cancel()
 	work.Wait()

@@ -73,7 +73,7 @@ func readSmall(fd int, b []byte) (n int, err error) {
 func modeOf(fd int) (fs.FileMode, error) {
 	var st unix.Stat_t
 	err := uninterrupted(func() error { return unix.Fstat(fd, &st) })
-	return fs.FileMode(st.Mode) & fs.ModePerm, err //nolint:unconvert // Mode has another type on macOS
+	return fs.FileMode(st.Mode) & fs.ModePerm, err
 }
 
 // setModeOf sets the permissions of an open file.
