@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package tree
 
 import (
@@ -95,7 +93,7 @@ func setTimeIn(dir int, name string, t time.Time) error {
 func openStamp(fd int) (s stamp, regular bool, err error) {
 	var st unix.Stat_t
 	err = uninterrupted(func() error { return unix.Fstat(fd, &st) })
-	s = stamp{size: st.Size, time: time.Unix(st.Mtim.Unix()), id: identity{uint64(st.Dev), st.Ino}} //nolint:unconvert // Dev has another type on macOS
+	s = stamp{size: st.Size, time: time.Unix(st.Mtim.Unix()), id: identity{uint64(st.Dev), st.Ino}} //nolint:unconvert // Dev has another type on some processors
 	return s, st.Mode&unix.S_IFMT == unix.S_IFREG, err
 }
 
