@@ -205,7 +205,7 @@ func RegisterEach(e Endpoint, segs [][]byte, access Access) (mems []Memory, hand
 // safe for concurrent use.
 type GroupDriver interface {
 	// DriveGroup is Drive for such a goroutine. After ev is set, the endpoint leaves the messages of the other operations to the next call
-	// of DriveGroup. If no call follows, the endpoint receives again after two milliseconds at most. It receives at once if another goroutine
+	// of DriveGroup. If no call follows, the endpoint receives again after five milliseconds at most. It receives at once if another goroutine
 	// may wait for one of these operations without driving: after a Drive or DriveGroup that returned before its event was set, or after
 	// Undriven.
 	DriveGroup(a Addr, ev *Event)

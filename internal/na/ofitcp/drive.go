@@ -6,10 +6,13 @@ import (
 	"cinnabar/internal/na"
 )
 
-// drive is [Endpoint.Drive] for one connection.
-func (c *conn) drive(ev *na.Event) {
+// drive is [Endpoint.Drive] for one connection, or [Endpoint.DriveGroup] if group is true.
+func (c *conn) drive(ev *na.Event, group bool) {
 	r := &c.role
 	r.claim.Drive()
+	if r.undriven.Load() && c.peer.expected.Len() <= 1 {
+		r.undriven.Store(false) // the only operation is the caller's
+	}
 	c.uncork()
 	if c.later.Load() && c.peer.expected.Len() <= gatherFrom {
 		c.sendGathered()
@@ -22,19 +25,26 @@ func (c *conn) drive(ev *na.Event) {
 		r.tasks.Detach(c.ep.runTask) // the present task may be the caller's, so the tasks behind it would wait for this message too
 	}
 	s := c.spinner(true)
-	if (bg != bgActive || r.yielded.Load() || c.lone()) && s.begin() {
-		c.driveSpinning(ev, &s, bg)
+	if (bg != bgActive || r.yielded.Load() || c.lone() || c.keepsFor(group)) && s.begin() {
+		c.driveSpinning(ev, &s, bg, group)
 		s.End()
 	} else if !r.held.Load() {
 		c.handBack() // or no goroutine would read while there are drivers that may not spin, or that find the background about to rest
 	}
 	if !ev.IsSet() {
+		r.undriven.Store(true)
 		c.takeOver(r.tasks.Begun()) // because no goroutine reads while the background goroutine is in a task, which may be the caller's
 	}
 }
 
+// keepsFor reports whether a driver keeps the claim although further operations wait for the peer, because all of these belong to the goroutine that
+// drives for a group.
+func (c *conn) keepsFor(group bool) bool {
+	return group && !c.role.undriven.Load() && c.moving.Load() == 0
+}
+
 // driveSpinning takes the read role, unless another goroutine makes progress. bg is the state of the background goroutine.
-func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
+func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32, group bool) {
 	r := &c.role
 	if bg == bgActive {
 		if !c.preemptReader(ev, s) {
@@ -55,7 +65,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	}
 	c.driveHeld(ev, s)
 	c.release()
-	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
+	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.expected.Len() > 0 && !c.keepsFor(group) {
 		c.handBack()
 	}
 }

@@ -396,17 +396,36 @@ func (e *Endpoint) Cancel(op *na.Op) {
 
 // Drive implements [na.Endpoint].
 func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
+	if c := e.connTo(a); c != nil {
+		c.drive(ev, false)
+	}
+}
+
+// DriveGroup implements [na.GroupDriver].
+func (e *Endpoint) DriveGroup(a na.Addr, ev *na.Event) {
+	if c := e.connTo(a); c != nil && !ev.IsSet() {
+		c.drive(ev, true)
+	}
+}
+
+// Undriven implements [na.GroupDriver].
+func (e *Endpoint) Undriven(a na.Addr) {
+	if c := e.connTo(a); c != nil {
+		c.role.undriven.Store(true)
+		c.handBack()
+	}
+}
+
+// connTo returns the connection to the peer a, or nil.
+func (e *Endpoint) connTo(a na.Addr) *conn {
 	p, o := e.resolve(a)
-	if p == nil {
-		return
+	switch {
+	case p == nil:
+		return nil
+	case o != nil:
+		return o.driven()
 	}
-	c := p.conn.Load()
-	if o != nil {
-		c = o.driven()
-	}
-	if c != nil {
-		c.drive(ev)
-	}
+	return p.conn.Load()
 }
 
 func (e *Endpoint) connections() []*conn {

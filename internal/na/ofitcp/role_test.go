@@ -409,7 +409,7 @@ func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
 	go func() {
 		defer close(back)
 		for last := false; ; { // more than once, because the other goroutine may miss a driver on a busy machine
-			own.drive(new(na.Event))
+			own.drive(new(na.Event), false)
 			if last {
 				return
 			}
