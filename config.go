@@ -195,12 +195,12 @@ type Progress struct {
 	//
 	//   - "balanced", the default, makes a waiting goroutine poll for twice the time that it takes to wake a sleeping thread on this
 	//     machine, between 50 and 500 µs, and then sleep. The first engine of a process measures that time, and the engines correct it
-	//     while they run. An engine without traffic uses no processor time. In a process that may use one processor only, a polling goroutine
-	//     lets other programs run on it between two looks, and sleeps at once while these take it for milliseconds; on systems other than
-	//     Linux it always sleeps at once.
+	//     while they run. An engine without traffic uses no processor time. A process that may use one processor only
+	//     yields it to other programs between two looks. If one of them keeps it for more than 2 ms, goroutines sleep at once for the next 50 to
+	//     800 ms. On systems other than Linux the goroutines of such a process always sleep at once.
 	//   - "latency" makes a waiting goroutine poll for 10 ms; an engine on na+sm polls for as long as an operation waits for its peer.
 	//     It is for programs with a processor to spare, and with peers that take longer to answer than the mode "balanced" polls.
-	//     Listen and Open refuse it on a machine with one processor.
+	//     Listen and Open refuse it in a process that may use one processor only.
 	//   - "economy" makes a waiting goroutine sleep at once. Each wait then costs a wake-up, 5 to 80 µs, and no processor time.
 	//
 	// Over ofi+tcp goroutines poll on Linux only, and sleep at once on other systems. The software device of an engine on ofi+verbs polls its
@@ -219,8 +219,8 @@ const (
 	ChecksumsAuto Checksums = iota
 	// NoChecksums is for peers with a Mercury that was built without checksums.
 	NoChecksums
-	// WithChecksums is for peers with a Mercury that was built with MERCURY_USE_CHECKSUMS. Checksums are then always written
-	// and verified.
+	// WithChecksums is for peers with a Mercury that was built with MERCURY_USE_CHECKSUMS. The engine writes and verifies the checksums of
+	// each message, but over ofi+tcps those of headers only, because TLS authenticates payloads.
 	WithChecksums
 )
 

@@ -96,7 +96,7 @@ type procedure struct {
 	part    bool // its requests belong to native calls under way
 	codec   codec.Codec
 	in, out plans
-	large   atomic.Int64   // bytes of the last payload of a request, if it was large; otherwise 0
+	large   atomic.Int64   // bytes of the last request's payload if they were hg.LargePayload or more, otherwise 0
 	types   envelope.Types // of the program
 }
 
@@ -186,7 +186,7 @@ func (p *procedure) appendInput(b []byte, parent uint64, in any, to hg.Route) ([
 	return p.in.on(to).Append(b, in)
 }
 
-// makeInput is appendInput for a call. It guesses the size of the payload from that of the last one.
+// makeInput is appendInput into memory of the call k. It expects a payload of the size of the last one, so that large payloads of one size take memory that is used again.
 func (p *procedure) makeInput(k *hg.Call, parent uint64, in any, to hg.Route) ([]byte, error) {
 	large := p.large.Load()
 	b := k.Input()

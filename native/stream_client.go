@@ -27,7 +27,7 @@ type ClientStream[In, Out any] struct {
 	slot In // of addTo, guarded by out.mu
 	// +checklocks:out.mu
 	credits []credit
-	idle    atomic.Bool // there are credits; set with out.mu, and read without it because each Send looks
+	idle    atomic.Bool // credits is not empty; stored with out.mu held, and loaded without it, because each Send loads it
 	// +checklocks:out.mu
 	nextPut uint64
 	// +checklocks:out.mu

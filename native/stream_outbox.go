@@ -164,7 +164,7 @@ func (o *outbox) dueLocked() bool { return o.count > 0 || o.ended && !o.sealed }
 // +checklocks:o.mu
 func (o *outbox) takeLocked(c credit, f *frame) {
 	n := 0
-	if f.size = (credit{}); o.count <= int(c.count) && len(o.buf) <= int(c.bytes) { // all, as when the sender is faster than the network
+	if f.size = (credit{}); o.count <= int(c.count) && len(o.buf) <= int(c.bytes) { // the credit admits all elements
 		n, f.size.count = len(o.buf), uint32(o.count)
 	}
 	for ; f.size.count < c.count && int(f.size.count) < o.count; f.size.count++ {

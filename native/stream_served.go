@@ -161,7 +161,7 @@ func (s *servedStream) signal() {
 }
 
 // offend ends the stream with err, because the frame of c breaks the protocol, and answers the frame. It counts the first such frame of a stream, and each
-// of those whose stream is not known: s is nil then.
+// such frame of an unknown stream, for which s is nil.
 func (s *servedStream) offend(c *frameCall, err error) {
 	if first := s == nil || s.blame(err); first && codes.Of(err) == codes.ProtocolError { // another version is no offence
 		c.In.arrival.Breaches.Broken(err)
@@ -169,7 +169,7 @@ func (s *servedStream) offend(c *frameCall, err error) {
 	_ = c.Fail(err) // a caller that is gone needs no answer
 }
 
-// blame ends the stream with err. It returns false if the stream has ended with another error before.
+// blame ends the stream with err. first is false if blame was called before, because the stream keeps the first error.
 func (s *servedStream) blame(err error) (first bool) {
 	s.mu.Lock()
 	if first = s.fault == nil; first {

@@ -22,7 +22,7 @@ type agreement struct {
 	chooses    bool        // the receiver chooses the ranges that cross; fast only
 	pull       bool        // the side that has connected receives (pull.go)
 	stream     bool        // the size is not known before the end, and is -1 until then (stream.go)
-	lanes      lanesAgreed // of a transfer of several lanes
+	lanes      lanesAgreed // the zero value: the transfer has one lane
 }
 
 // basicClient is the client of the paper (section 2):

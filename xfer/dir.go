@@ -235,7 +235,7 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// AnyOrder implements [AnyOrder]. A file of which the transfer was cut may have gaps, which the sums of a later transfer find.
+// AnyOrder implements [AnyOrder]. After a transfer that was cut the file may have gaps, which the sums of a later transfer find.
 func (f *dirFile) AnyOrder() bool { return true }
 
 // Commit gives the file its name. If it fails the file has not got its name, but for one

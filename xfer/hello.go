@@ -69,8 +69,8 @@ type hello struct {
 	imm         bool     // it can write with immediate data
 	ping        bool     // it asks for no transfer
 	choice      bool     // the receiver may choose the ranges that cross, by the fast protocol
-	lanes       uint8    // that the sender would use; 0: one
-	join        *laneRef // the request is for a further lane of this transfer; nil: it is for a transfer. size and meta do not cross then
+	lanes       uint8    // number of lanes that the sender would use; 0: one
+	join        *laneRef // the request is for a further lane of this transfer, and has no size and meta; nil: it is for a transfer
 	digest      Digest
 	chunk       uint32 // bytes per buffer; 0: the receiver chooses
 	buffers     uint16 // 0: the receiver chooses
@@ -86,8 +86,8 @@ type answer struct {
 	digest   Digest
 	chunk    uint32
 	buffers  uint16
-	lanes    uint8   // that the sender may use; 0: one
-	transfer laneRef // for the requests of the other lanes, if there are several
+	lanes    uint8   // number of lanes that the sender may use; 0: one
+	transfer laneRef // for the requests for further lanes; not used with one lane
 }
 
 // appendHello appends the encoding of h to b.
@@ -309,8 +309,8 @@ func parseRefusal(b []byte) (errorMessage, bool) {
 	return v, n >= 0
 }
 
-// A transfer has several lanes if its sender asks for them and its receiver grants them (ADR 0057). A lane is a connection with a transfer of the fast
-// protocol of its own, over which the receiver asks for its part of the source by WANT. The first lane is an ordinary transfer, but for two fields:
+// A transfer has several lanes if its sender asks for them and its receiver grants them (ADR 0057). A lane is a connection that carries a part of the source as a
+// transfer of the fast protocol. The receiver asks for the part by WANT. The first lane is an ordinary transfer, but for two fields:
 //
 //   - Byte 37 of the request has the number of lanes that the sender would use, 2 to 64; 0 stands for one lane.
 //
@@ -326,9 +326,9 @@ func parseRefusal(b []byte) (errorMessage, bool) {
 //	36  length of the name of the digest, as in any request
 //	37  number of the lane, from 1 to one less than the lanes that were granted; each is used once
 //
-// Its answer is that of a transfer of the fast protocol of which the receiver chooses the ranges. In its OPEN the name is that of the first lane, and the length of the head
-// and the wishes are 0. The head, the sums and the list of removals cross on the first lane. A lane that has no further part of the source ends as any transfer
-// does, by END and DONE. The receiver sends DONE on the first lane when all others have ended, and the file has its name.
+// The answer to it is that of a transfer of the fast protocol of which the receiver chooses the ranges. OPEN of a further lane has the name of the first lane's, and
+// 0 for the length of the head and the wishes. The head, the sums and the list of removals cross on the first lane. A lane that gets no further range ends as any
+// transfer does, by END and DONE. The receiver sends DONE on the first lane when all other lanes have ended and the file has its name.
 const (
 	laneSecretLen = 16
 	laneRefLen    = laneSecretLen + 4
@@ -354,7 +354,7 @@ func parseLaneRef(b []byte) laneRef {
 	return laneRef{secret: [laneSecretLen]byte(b), number: binary.LittleEndian.Uint32(b[laneSecretLen:])}
 }
 
-// opens reports whether the reference has this secret. The comparison takes the same time wherever they differ.
+// opens reports whether the reference has this secret. The comparison takes the same time wherever the two secrets differ.
 func (r *laneRef) opens(secret *[laneSecretLen]byte) bool {
 	return subtle.ConstantTimeCompare(r.secret[:], secret[:]) == 1
 }
@@ -370,7 +370,7 @@ func isLane(private []byte) bool {
 
 // lanesAgreed is the part of an agreement about lanes.
 type lanesAgreed struct {
-	n     uint8      // of the transfer, as the first lane has agreed; 0: one
-	ref   laneRef    // of the transfer and of this lane
-	group *laneGroup // of the receiver; nil: the transfer has one lane
+	n     uint8      // number of lanes that was granted, in the agreement of the first lane; 0: one lane
+	ref   laneRef    // reference of the transfer, with the number of this lane
+	group *laneGroup // at the receiver, the lanes of the transfer; nil: it has one lane
 }

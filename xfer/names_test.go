@@ -111,7 +111,7 @@ func TestSendAgainAtOnce(t *testing.T) {
 	srv.wantFile("f", data)
 }
 
-// slowDisk is a file of which the writes stop at an offset until they are let go.
+// slowDisk is a file that blocks writes from offset at on, until run is closed.
 type slowDisk struct {
 	*dirFile
 	at  int64

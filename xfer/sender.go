@@ -22,8 +22,9 @@ type Sender struct {
 	// Send offers the fast protocol only, and fails with CodeUnsupported if the receiver does not have the digest.
 	Digest Digest
 	Hashes Hashes // digests besides SHA256
-	// Lanes is the number of connections over which Send spreads a source that has a Choice, at most [MaxLanes]; 0: 1. It is an upper bound: the receiver grants
-	// fewer, or one, by its limits, and if the source has fewer than 4 MiB for each. The failure of one lane is that of the transfer.
+	// Lanes is the number of connections over which Send spreads a source that has a Choice, at most [MaxLanes]; 0: 1. The receiver may grant
+	// fewer: it has limits of its own, and grants at most one lane for each 4 MiB of the source. Send leaves out a lane that cannot connect. If a lane fails later, the
+	// transfer fails.
 	Lanes int
 	// Timeout bounds the time without progress, after which Send ends the transfer,
 	// and the time until the receiver accepts; 0: 30 s. A chunk should take less.
@@ -86,7 +87,7 @@ type delivery struct {
 	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
 
-	lane  laneRef    // of a further lane; number 0: it is a transfer
+	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
 	lanes *sentLanes // of the transfer; nil: it has one lane
 }
 

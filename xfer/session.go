@@ -22,7 +22,7 @@ type session struct {
 	progress Progress         // nil: none; called under mu
 	trace    Tracer           // nil: none; called under mu
 	steps    func() uint64    // the work of the file (Worker); nil: not known
-	spread   func(kept int64) // takes the bytes that do not cross on this lane of several, which may cross on others; nil: there is one lane
+	spread   func(kept int64) // called with the number of bytes that do not cross on this lane, which may cross on others; nil: there is one lane
 
 	disk   *worker
 	digest *worker       // nil: no digest; disk, if solo

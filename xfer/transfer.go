@@ -48,9 +48,10 @@ type Source struct {
 	// Name is the file's name at the receiver: 1 to 255 bytes without NUL. A [Dir]
 	// refuses more names than that, see [CheckName].
 	Name string
-	// Data is read from several offsets in ascending order by one goroutine. A transfer of several lanes (Sender.Lanes) reads it in no order, by one goroutine at a time.
+	// Data is read from several offsets in ascending order by one goroutine. A transfer of several lanes (Sender.Lanes) reads it in any order, by one goroutine at a
+	// time unless Concurrent is true.
 	Data io.ReaderAt
-	// Concurrent says that Data, and Choice.SumData, may be read by several goroutines at once, as an *os.File. Several lanes are then read at the same time.
+	// Concurrent allows several goroutines to read Data and Choice.SumData at once, as an *os.File allows. The lanes of a transfer then do so.
 	Concurrent bool
 	// Size is the number of bytes to send. Send fails with [CodeChanged] if Data does not end there.
 	Size int64
@@ -76,7 +77,7 @@ type Result struct {
 	Buffers   int // of the receiver
 	Chunk     int // size of each in bytes
 	Chunks    int64
-	Lanes     int    // connections that have carried the file, or that were agreed to carry it until the end is known; 0: one
+	Lanes     int    // connections that have joined the transfer; before its end, those that were granted; 0: one
 	Digest    Digest // NoDigest with Basic; "" if nothing was agreed
 	// Sum is the digest of the file, on which both sides agree if the transfer has
 	// succeeded; zero if the protocol is Basic or Digest is NoDigest, if only a part of the file crossed (Kept), or if several lanes carried it, each with a digest of its own. A receiver that does

@@ -5,5 +5,5 @@ package main
 // syncDisks does nothing, because package syscall has no such call on every system.
 func syncDisks() {}
 
-// fileSystem is not known.
+// fileSystem returns "unknown", because package syscall cannot ask for it on every system.
 func fileSystem(string) string { return "unknown" }

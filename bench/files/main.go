@@ -1,7 +1,7 @@
 // Command files measures cinnabar send and recv beside the programs that people copy files with: tar over a TCP connection, rsync and a plain
-// copy. All of them copy from one directory of a disk to another one of the same disk, over the loopback interface.
+// copy. All of them copy from one directory of a disk to another one of the same disk. The connections use the loopback interface.
 //
-//	go run ./bench/files [-dir DIR] [-rounds N] [-case TEXT] [-paths NAME,...] [-files N] [-size BYTES] [-large BYTES] [-json FILE]
+//	go run ./bench/files [-dir DIR] [-rounds N] [-case TEXT] [-paths NAME,...] [-files N] [-size BYTES] [-large BYTES] [-json FILE] [-cinnabar PROGRAM]
 //
 // Cases:
 //
@@ -9,19 +9,21 @@
 //	synced  the same, where each file is on the disk at the end
 //	large   one file of -large bytes; the plain copy computes the same digest as cinnabar
 //
-// Each round measures every path of a case, every second one in the opposite order, so that a machine with drifting speed treats the paths alike. The source is in
-// memory. Each measurement stores in an empty directory, and begins when earlier writes are on the disk. The time is that
-// from the start of the sending program until both sides have ended, or, where a receiver goes on, until the sender has heard of the success. Nothing else should be running.
+// Each round measures every path of a case, every second round in the opposite order, so that a machine with drifting speed treats the paths alike. The
+// source is in the system's cache of files. Each measurement stores in an empty directory, and begins when earlier writes are on the disk. The time
+// begins with the start of the receiving program, or of the only one. It ends when all programs have ended; a daemon of rsync is killed
+// as soon as the sender has ended. Nothing else should be running.
 //
 // The paths:
 //
-//	cinnabar  send and recv, with --recursive and --preserve for a tree and --fsync in the case synced; also with another digest than the default
+//	cinnabar  send and recv, with --recursive and --preserve for a tree and --fsync in the case synced; as cinnabar-blake3 in the other
+//	          cases with --digest=blake3
 //	tar       tar c, whose standard output is a TCP connection that is the standard input of tar x. In the case synced a program in place of tar x syncs each
 //	          file before it closes it, because tar has no such option
-//	rsync     a daemon, and rsync with --whole-file and, in the case synced, --fsync
-//	copy      for a tree cp -a, without any connection; for a file a program that computes the digest while it copies
+//	rsync     rsync with --whole-file and, in the case synced, --fsync, to a daemon
+//	copy      for a tree cp -a; for a file a program that computes the digest while it copies, as copy-blake3 with BLAKE3. There is no connection
 //
-// The tables have the median of the rounds, the rate, the ratio of the first path's time to each, and the time of every round. -json writes the figures for bench/report.
+// The tables have the median of the rounds, the rate, the ratio of the first path's time to that of each path, and the time of every round. -json writes the figures for bench/report.
 package main
 
 import (
@@ -42,7 +44,7 @@ import (
 	"cinnabar/bench/internal/record"
 )
 
-// roleVariable is the environment variable that makes the command a process of its own measurement.
+// roleVariable is the environment variable with the role of a process that the command starts for a measurement (see runRole).
 const roleVariable = "CINNABAR_BENCH_FILES"
 
 // setting is one run of the command.
@@ -58,7 +60,7 @@ type setting struct {
 	self        string // this program
 	out, log    io.Writer
 
-	work  string    // below dir
+	work  string    // directory below dir that is removed at the end
 	lines io.Writer // of JSON
 }
 
@@ -164,7 +166,7 @@ func (o *outcome) median() time.Duration {
 	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 }
 
-// measure makes the source of a case, measures all paths in turn, prints and records the figures.
+// measure makes the source of a case, measures all paths in turn, and prints and records the figures.
 func (s *setting) measure(ctx context.Context, c *benchCase) (err error) {
 	from := filepath.Join(s.work, sourceName)
 	if err := c.make(from); err != nil {
@@ -207,11 +209,11 @@ const (
 	copiesName = "copies"
 )
 
-// mostKept is the size in bytes of a case whose copies stay until its end. They would otherwise disturb the next measurement, because some file systems work on for
-// seconds after files were removed.
+// mostKept is the largest size in bytes of a case whose copies stay until its end. The removal of copies would disturb the next measurement, because some file
+// systems work for seconds after it.
 const mostKept = 1 << 30
 
-// once copies once.
+// once makes one copy, checks it, and returns the time that it took.
 func (s *setting) once(ctx context.Context, c *benchCase, p *path, from string) (took time.Duration, err error) {
 	copies := filepath.Join(s.work, copiesName)
 	if err := os.MkdirAll(copies, 0o755); err != nil {

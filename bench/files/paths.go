@@ -18,7 +18,7 @@ import (
 // inDirectory is the number of files in each directory of a tree.
 const inDirectory = 500
 
-// cases are the cases in the order of their measurement.
+// cases returns the cases in the order of their measurement.
 func (s *setting) cases() []*benchCase {
 	tree := benchCase{name: "tree", files: s.files, bytes: int64(s.files) * s.size, make: s.makeTree, paths: []path{
 		{"cinnabar", s.cinnabar("--recursive --preserve", "")},
@@ -45,7 +45,7 @@ func (s *setting) cases() []*benchCase {
 	return []*benchCase{&tree, &synced, &large}
 }
 
-// makeTree makes the source of a tree. All files have the same random bytes, but for their number in front.
+// makeTree makes the source of a tree. All files have the same random bytes, but for the number of the file in front.
 func (s *setting) makeTree(at string) error {
 	b := randomBytes(s.size)
 	for i := range s.files {
@@ -63,7 +63,7 @@ func (s *setting) makeTree(at string) error {
 	return nil
 }
 
-// makeLarge makes a large file. It has no part that is equal to another one.
+// makeLarge makes a large file of blocks of 1 MiB. They have the same random bytes, but for the number of bytes left in front.
 func (s *setting) makeLarge(at string) (err error) {
 	f, err := os.Create(at)
 	if err != nil {
@@ -89,14 +89,14 @@ func randomBytes(n int64) []byte {
 	return b
 }
 
-// role returns this program in a role.
+// role returns the command that runs this program in a role.
 func (s *setting) role(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(s.self, args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+name)
 	return cmd
 }
 
-// start starts a program in the background, which ends with its context.
+// start starts a program in the background, and kills it when ctx ends. wait waits for the end of the program.
 func (s *setting) start(ctx context.Context, cmd *exec.Cmd) (wait func() error, err error) {
 	if cmd.Stderr == nil {
 		cmd.Stderr = s.log
@@ -115,7 +115,7 @@ func (s *setting) start(ctx context.Context, cmd *exec.Cmd) (wait func() error, 
 	}, nil
 }
 
-// cinnabar copies with send and recv, and with options, separated by spaces.
+// cinnabar copies with send and recv. Spaces separate the options of each.
 func (s *setting) cinnabar(sendOptions, recvOptions string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -150,7 +150,8 @@ func (s *setting) cinnabar(sendOptions, recvOptions string) func(context.Context
 	}
 }
 
-// tar copies with tar c and a program that reads an archive. Both have an end of a TCP connection as standard output and input.
+// tar copies with tar c and with extract, a program that reads an archive. One end of a TCP connection is the standard output of tar c, and the other end is the
+// standard input of extract.
 func (s *setting) tar(extract *exec.Cmd) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -216,7 +217,7 @@ func blocking(c net.Conn) (*os.File, error) {
 	return f, nil
 }
 
-// rsync copies from a daemon.
+// rsync copies to a daemon.
 func (s *setting) rsync(options ...string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		ctx, cancel := context.WithCancel(ctx)

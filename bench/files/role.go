@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// runRole runs a role: "untar", or "copy DIGEST FROM TO".
+// runRole runs a role: "untar", which reads an archive from in, or "copy DIGEST FROM TO".
 func runRole(role string, args []string, in io.Reader) error {
 	switch {
 	case role == "untar" && len(args) == 0:
@@ -32,7 +32,7 @@ func untar(dir string, in io.Reader) error {
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			_, err := io.Copy(io.Discard, r) // the rest of the last block, which the writer is not to fail at
+			_, err := io.Copy(io.Discard, r) // the rest of the last block, because tar c would fail if this end closed before
 			return err
 		}
 		if err != nil {
@@ -69,13 +69,13 @@ func store(at string, h *tar.Header, data io.Reader) (err error) {
 	return os.Chtimes(at, h.ModTime, h.ModTime)
 }
 
-// Sizes of a copy: blocks that the digest is computed of while the next ones are copied.
+// A copy reads and writes blocks, and its other goroutine computes the digest of earlier blocks meanwhile.
 const (
-	copyBlock  = 1 << 20
-	copyBlocks = 8
+	copyBlock  = 1 << 20 // bytes
+	copyBlocks = 8       // in memory
 )
 
-// copyWithDigest copies a file. Another goroutine computes the digest.
+// copyWithDigest copies a file, while another goroutine computes its digest.
 func copyWithDigest(digest, from, to string) (err error) {
 	sums := map[string]func() hash.Hash{"sha256": sha256.New, "blake3": func() hash.Hash { return blake3.New() }}
 	newSum, known := sums[digest]

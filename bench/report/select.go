@@ -140,12 +140,12 @@ func underLoad(f *record.File) *chart {
 	return c
 }
 
-// copiers are the paths of bench/files as the chart calls them.
+// copiers are the paths of bench/files, and their names in the chart.
 var copiers = []struct{ path, text string }{
 	{"cinnabar", "cinnabar"}, {"tar", "tar over TCP"}, {"rsync", "rsync"}, {"copy", "plain copy"},
 }
 
-// copies is the rate of copies on one disk over the size of the files, a line for each program.
+// copies returns the chart of the rate of copies on one disk over the size of the files, with a line for each program.
 func copies(f *record.File) *chart {
 	c := &chart{file: "files.svg", title: "Copying files on one disk: a tree of small ones, and a large one", xLabel: "bytes of a file", xText: sizeText, yLabel: "MiB/s", yText: numberText}
 	for _, n := range copiers {

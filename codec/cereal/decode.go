@@ -125,7 +125,7 @@ func (d *decoder) bytes(v reflect.Value) error {
 	}
 	v.SetZero() // never into memory that the program may still hold
 	if n > 0 {
-		v.SetBytes(append([]byte(nil), d.take(n)...)) // it clears no memory, as Grow does
+		v.SetBytes(append([]byte(nil), d.take(n)...)) // unlike Grow, append clears no memory
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (f *field) decodeSlice(c codec.Codec, b []byte, s, v reflect.Value) ([]byte
 	n := int(count)
 	if f.op == opByteSlice {
 		if n > 0 {
-			v.SetBytes(append([]byte(nil), b[:n]...)) // it clears no memory, as Grow does
+			v.SetBytes(append([]byte(nil), b[:n]...)) // unlike Grow, append clears no memory
 		}
 		return b[n:], nil
 	}

@@ -101,9 +101,9 @@ type Limits struct {
 	Budget   Budget
 }
 
-// Breaches counts messages that no program of package native sends, and logs them at the limited rate for their host.
+// Breaches counts messages that break the protocol of package native, and logs them at the limited rate for their host.
 type Breaches interface {
-	// Broken counts one message. It may be called until the request is freed.
+	// Broken counts one message that breaks the protocol, as err says. It may be called until the request is freed.
 	Broken(err error)
 }
 
@@ -118,6 +118,6 @@ type Arrival struct {
 	Served  Registry        // the RPCs of the engine
 	Ending  <-chan struct{} // closed when the engine begins to shut down
 
-	Breaches Breaches // of the caller
+	Breaches Breaches // counts messages of the caller that break the protocol
 	Limits
 }

@@ -120,8 +120,8 @@ func (k *Call) Input() []byte {
 	return k.buf[start : start : start+room]
 }
 
-// InputFor is Input for a payload that probably has n bytes. If they do not fit into one message, the capacity is n at least, in memory that the call
-// gives back at its end. The payload may still be longer or shorter.
+// InputFor is Input for a payload that probably has n bytes. If n is from LargePayload to scratchMost, the capacity of the slice is n at least, in scratch memory
+// that the call releases at its end. Otherwise InputFor returns Input. The payload may be longer or shorter than n.
 func (k *Call) InputFor(n int) []byte {
 	if k.extra.in = takeScratch(n); k.extra.in == nil {
 		return k.Input()

@@ -22,7 +22,7 @@ type callExtra struct {
 	lentSize int
 	timer    *time.Timer
 	pull     *pull    // of the payload of the response
-	mem      *scratch // of the pulled payload; nil: other memory
+	mem      *scratch // memory of the pulled payload; nil: it has other memory
 	crc      uint32
 	ackBuf   []byte
 	charged  charge

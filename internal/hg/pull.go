@@ -22,7 +22,8 @@ const (
 	pullLeast = 4 << 10
 	pullMany  = 1024
 	// pullOpening is the size of the first part for a host with at most pullFew pulls under way, while pulled payloads hold no more than one
-	// part in pullPlenty of the budget. So most payloads come in one part. It takes a host's announcements 8 MiB at most.
+	// part in pullPlenty of the budget. So most payloads come in one part, and the announcements of one host
+	// take 8 MiB at most in this way.
 	pullOpening = 1 << 20
 	pullFew     = 8
 	// pullSecond is the size that the memory has at least after that, and at once for the response of a call, unless pulled
@@ -33,8 +34,8 @@ const (
 	// payload at most. After a first part of pullOpening bytes the factor is pullLeap, because a copy of fewer bytes costs little.
 	pullGrowth = 4
 	pullLeap   = 16
-	// pullRest makes a part that leaves less than one part in pullRest of the memory's new size the last one. A payload of 16 MiB with its
-	// envelope is an example.
+	// pullRest joins a short rest to a part: if fewer bytes than the memory's new size divided by pullRest would remain, the memory gets room for them
+	// too. An example is a payload of 16 MiB with its envelope, which would otherwise need a further part for the last bytes.
 	pullRest = 8
 	// pullTime is how long a part may take, plus its size at the slowest rate. C's processes serve their memory only
 	// while they make progress, and may compute for a while. It is less than ackTime, so that the acknowledgement of a failed pull comes
@@ -59,7 +60,7 @@ type pull struct {
 	owner   puller
 
 	buf   []byte    // the bytes that have come and, at the end, the part under way
-	mem   *scratch  // the memory of buf; nil: it is not scratch memory
+	mem   *scratch  // the memory of buf; nil: buf is not scratch memory
 	asked int       // the size of that part
 	step  *Transfer // of one part after the other; not pooled, because a late abort must not reach another transfer
 

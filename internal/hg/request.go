@@ -43,7 +43,7 @@ type Request struct {
 	started uint32 // the sequence of caller's opState when it made the request
 
 	in       []byte   // the result of Input
-	mem      *scratch // the memory of in; nil: it is buf, or no scratch memory
+	mem      *scratch // the memory of in; nil: in is in buf, or in memory of its own
 	buf      []byte   // of requests that fit into a message
 	out      []byte   // the response: room for the transport, headers, payload
 	charged  charge
@@ -151,7 +151,7 @@ func (r *Request) Charge(n int64) error {
 	return nil
 }
 
-// Broken counts the input as a breach of the protocol of package native, and logs it at the limited rate for the host of the caller.
+// Broken counts the input as a message that breaks the protocol of package native, and logs err at the limited rate for the host of the caller.
 func (r *Request) Broken(err error) {
 	r.c.cfg.Audit.Record(audit.Broken, "malformed native message", hostOf(r.from), peerAttrs(r.from, err)...)
 }

@@ -8,17 +8,17 @@ import (
 // LargePayload is the least size in bytes of a payload in scratch memory. The allocation of fewer bytes costs little.
 const LargePayload = 128 << 10
 
-// scratchMost is the largest size in bytes, because larger payloads are rare.
+// scratchMost is the largest size in bytes of scratch memory. Larger payloads are rare, and get memory of their own.
 const scratchMost = 32 << 20
 
 // scratchSteps is the number of sizes of scratch memory between two powers of 2, so that at most a quarter of the memory has no use.
 const scratchSteps = 4
 
-// scratch is memory for a large payload, which a peer pulls or this process. It is used again, because fresh memory of that size costs more time than the bytes that are moved into it:
-// the allocator clears it, the system provides each page, and the garbage collector runs for it.
+// scratch is memory for a large payload, which a peer or this process pulls. Later payloads use the memory again, because fresh memory of that size costs more time
+// than the copy of the payload: the allocator clears it, the system provides each page, and the garbage collector runs for it.
 type scratch struct{ b []byte }
 
-// scratches have unused memory by its size class, until the garbage collector has run twice.
+// scratches have the released memory of each size class. The garbage collector frees memory that stays unused for two of its cycles.
 var scratches [scratchSteps * (bits.UintSize + 1)]sync.Pool
 
 // scratchClass returns the class of memory for n bytes, and its size.
@@ -41,7 +41,7 @@ func takeScratch(n int) *scratch {
 	return &scratch{make([]byte, size)}
 }
 
-// release gives the memory back. Nothing may refer to it any more. s may be nil.
+// release gives the memory back for later payloads. The caller keeps no reference to it. s may be nil.
 func (s *scratch) release() {
 	if s != nil {
 		class, _ := scratchClass(len(s.b))

@@ -125,7 +125,7 @@ type Limits struct {
 	MaxRequest, MaxResponse int
 	// RequestRoom and ResponseRoom are how many bytes the caller leaves free before them, for the transport.
 	RequestRoom, ResponseRoom int
-	// Sealed reports that the transport authenticates each byte, as TLS does. Checksums of payloads would only repeat that.
+	// Sealed reports that the transport authenticates each byte, as TLS does, so that payloads need no checksums.
 	Sealed bool
 }
 

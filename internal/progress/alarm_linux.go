@@ -13,7 +13,7 @@ import (
 type timerfd struct {
 	file *os.File
 	raw  syscall.RawConn
-	spec unix.ItimerSpec  // argument of set
+	spec unix.ItimerSpec  // the next expiry and the interval after it; the argument of set
 	set  func(fd uintptr) // begins an interval
 	off  func(fd uintptr) // ends it
 

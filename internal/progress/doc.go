@@ -62,14 +62,14 @@
 //	                                          replaces a goroutine in the same task as at the last look
 //
 // The watcher bounds the time for which no goroutine reads a connection: two intervals after the last driver has left a claimed connection, or
-// after a handler that does not return has begun, another goroutine reads. After a time of steady traffic it may be five intervals, see below.
+// after a handler that does not return has begun, another goroutine reads. After a time of steady traffic five intervals may pass before that, see below.
 // The goroutine and the timer of the watcher exist only while its list is not empty, so an idle engine has neither.
 //
 // Each tick of that timer wakes a thread, which may take the processor of a spinning waiter; this happens at both ends of a connection. A
 // spinning waiter of a source with [Source.Relieve] therefore does the work of the watcher: it looks at the objects when a look is due, and
-// restarts the timer before it would expire. To restart it is a system call that is dear on virtual machines, so waiters that have looked for
-// some time set it to four intervals. After the last waiter has stopped, the timer expires at the end of that time at the latest, and then at
-// each interval.
+// restarts the timer before it would expire. A restart is a system call that is dear on virtual machines, so waiters that have looked for
+// some time set the timer to four intervals. After the last waiter has stopped, the timer expires at the end of that time at the latest, and
+// then at each interval.
 //
 // The following orders of loads and stores make sure that no wake-up is lost:
 //
@@ -124,7 +124,7 @@
 //	                                               50 ms, doubled up to 800 ms while that goes on
 //
 // If the process may use one processor only, because the machine has no other or because the process is bound to it, waiters yield from the first
-// look on, and park at once while there are no yields. The peer can then run, whether it has the same processor or another one.
+// look on, and park at once while there are no yields. A peer on the same processor can then run too.
 //
 // Two threads that yield to each other may stay on one processor for tens of milliseconds while another one is idle. The kernel puts a thread
 // that it wakes on an idle processor. After 16 messages in a row on a shared processor a waiter therefore parks once, unless the mode

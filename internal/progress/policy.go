@@ -78,8 +78,8 @@ func NewFixed(budget time.Duration) *Policy {
 // Mode returns the mode that p was made with.
 func (p *Policy) Mode() Mode { return p.mode }
 
-// MaySpin reports whether waiters spin at all: the mode is not Economy, peers can run meanwhile, on another processor or because waiters yield the only
-// one, and, in mode Balanced, the clock is not dear.
+// MaySpin reports whether waiters spin at all: the mode is not Economy, a peer can run while a waiter spins, and, in mode Balanced, the clock is not dear. A peer
+// can run on another processor, or because waiters yield the only one.
 func (p *Policy) MaySpin() bool {
 	switch {
 	case p.mode == Economy:

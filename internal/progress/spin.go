@@ -14,8 +14,8 @@ const (
 	Socket             // a look is a system call, which takes about half a microsecond
 )
 
-// kinds are the constants of each kind. A yield in which no other thread runs takes 0.3 µs, and sometimes more than 1 µs. A peer that runs in a yield
-// and sends a message by a socket takes 4 to 5 µs.
+// kinds are the constants of each kind. A yield in which no other thread runs takes 0.3 µs, and sometimes more than 1 µs. A yield in which a peer runs and
+// sends a message by a socket takes 4 to 5 µs.
 var kinds = [...]struct {
 	looks      int32 // looks between two readings of the clock; a power of 2
 	yieldAfter int64 // time in vain before the first yield
@@ -310,7 +310,7 @@ func (s *Spin) stalled(gap int64) {
 }
 
 // giveProcessor lets other threads run on the processor of the waiter, unless mayYield forbids it. A waiter that may not yield the only processor of
-// the process does not go on.
+// the process ends its spin.
 func (s *Spin) giveProcessor() {
 	if !s.proc.mayYield(s.looked) {
 		s.over = s.proc.single()

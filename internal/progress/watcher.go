@@ -85,9 +85,10 @@ type Follower interface {
 // waiters come before the timer.
 const relieveAfter = int64(WatchInterval * 3 / 4)
 
-// The alarm is moved by one interval, and by one more for each easedStep sweeps in a row that waiters have made, up to longestMove. To move it is a
-// system call that sets the timer of the processor, which took 15 µs on a virtual machine, and delayed the message that the waiter waits for.
-// While waiters sweep, they come long before the alarm; after the last one has stopped, the next sweep may be late by the length of a move.
+// A waiter moves the alarm by one interval, and by one more for each easedStep sweeps that waiters have made in a row, up to longestMove intervals. A move is a
+// system call that sets the timer of the processor, which took 15 µs on a virtual machine and delayed the message for which the waiter waits.
+// Because waiters sweep long before the alarm expires, a long move costs nothing while they go on. After the last of them has stopped, the next sweep may
+// be late by the length of a move.
 const (
 	easedStep   = 8
 	longestMove = 4
@@ -96,9 +97,10 @@ const (
 
 // alarm is the timer of a Watcher. wait is called by the watcher's goroutine. The other methods are called with the watcher's mu held.
 type alarm interface {
-	// wait returns true when WatchInterval has passed since the last return of wait, or the time given to the last call of restart, and false
-	// after stop, or if the alarm has failed.
+	// wait returns true when WatchInterval has passed since the last return of wait, or when the time of a later restart has passed. It returns
+	// false after stop, or if the alarm has failed.
 	wait() bool
+	// restart makes the alarm expire after this time, and then at each WatchInterval.
 	restart(after time.Duration)
 	// pause stops the alarm until restart, so that it wakes no thread.
 	pause()
@@ -185,7 +187,7 @@ func (w *Watcher) replaceAlarm() alarm {
 	return w.alarm
 }
 
-// relieve makes a sweep if one is due at the time now, and restarts the timer. Spinning waiters, which hold no lock, call relieve.
+// relieve makes a sweep if one is due at the time now, and moves the alarm. Spinning waiters, which hold no lock, call relieve.
 func (w *Watcher) relieve(now int64) {
 	if swept := w.swept.Load(); swept == 0 || now-swept < relieveAfter || !w.sweeping.CompareAndSwap(false, true) {
 		return
@@ -210,8 +212,8 @@ func (w *Watcher) enter() bool {
 	return true
 }
 
-// putOff restarts the alarm, which would otherwise expire before the next sweep of a waiter, at the time now. It does nothing if the goroutine has
-// ended during the sweep, because the alarm of an idle watcher must not run.
+// putOff moves the alarm after the sweep that a waiter has made at the time now, unless it expires later than WatchInterval after now in any case. putOff does
+// nothing if the goroutine has ended during the sweep, because the alarm of an idle watcher must not run.
 func (w *Watcher) putOff(now int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -297,7 +299,7 @@ func (w *Watcher) Close() {
 // ticks is an alarm with a timer of Go's runtime. A thread of the process wakes at each interval, even if restart has moved the next tick.
 type ticks struct {
 	ticker  *time.Ticker
-	moved   atomic.Bool // the distance of the ticks is not WatchInterval
+	moved   atomic.Bool // the ticker has an interval other than WatchInterval
 	stopped chan struct{}
 	once    sync.Once
 }

@@ -40,10 +40,10 @@ func (p *process) mayYield(now int64) bool {
 	return until == 0 || now >= until
 }
 
-// single reports whether the process may use one processor only. Its peers can then run while a waiter yields, if they have no other processor.
+// single reports whether the process may use one processor only, and can yield it. Peers without another processor run while a waiter yields.
 func (p *process) single() bool { return p.procs == 1 && p.yield != nil }
 
-// crowded reports whether waiters must not spin at present, because they have only one processor and do not yield it.
+// crowded reports whether waiters must not spin at present, because they have only one processor and yields are paused.
 func (p *process) crowded() bool {
 	return p.single() && p.pause.Load() != 0 && !p.mayYield(p.now())
 }

@@ -66,7 +66,7 @@ func loopDevice(t *testing.T) string {
 	return device
 }
 
-// mount mounts the file system. Without auto_da_alloc, because with it ext4 guesses which programs forget to sync.
+// mount mounts the file system without auto_da_alloc, because with that option ext4 syncs some files for programs that forget it.
 func (d *disk) mount() {
 	d.t.Helper()
 	switch err := unix.Mount(d.device, d.at, "ext4", 0, "noauto_da_alloc"); {
@@ -85,10 +85,10 @@ func (d *disk) unmount() {
 	}
 }
 
-// The request that ends a file system, of linux/fs.h and of the file systems: without writing anything, the journal included.
+// The request that ends a file system, and its argument.
 const (
-	ioctlShutdown = 0x8004587d
-	withoutLog    = 2
+	ioctlShutdown = 0x8004587d // FS_IOC_SHUTDOWN
+	withoutLog    = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: neither data nor the journal are written
 )
 
 // cut cuts the power.

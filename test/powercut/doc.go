@@ -1,16 +1,18 @@
-// Package powercut shows that with DirOptions.Sync no file under its name is half after a power cut.
+// Package powercut tests that with DirOptions.Sync each file that has its name is whole after a power cut.
 //
-// Its test stores trees and files in a file system of its own, ext4, and ends that file system at random moments as a power cut does: by the request
-// FS_IOC_SHUTDOWN, after which nothing reaches the disk any more, neither data nor the journal. What was not written before is lost. Then it mounts the file system again, which
-// replays the journal, and reads everything. A second program, so to say, syncs another file all the time, because that brings names to the disk whose data are
-// not there yet.
+// TestPowerCut stores trees and files in an ext4 file system of its own, and ends that file system at a random moment as a power cut does. The request
+// FS_IOC_SHUTDOWN does that: after it neither data nor the journal reach the disk, so all that was not written before is lost. Then the test mounts the file
+// system again, which replays the journal, and reads all files. Another goroutine syncs a file of its own all the time, as another program may do, because
+// that brings names to the disk whose data are not there yet.
 //
-//	go test ./test/powercut                     a few cuts
-//	go test -v ./test/powercut -cuts 60         60 of them
+//	go test ./test/powercut                     3 cuts
+//	go test -v ./test/powercut -cuts 60         60 cuts
 //
-// The test also cuts the power of receivers without DirOptions.Sync, until it has found a file that is not whole, which shows that it would see one.
+// TestPowerCutWithoutSync cuts the power of receivers without DirOptions.Sync until it finds a file that is not whole. This shows that TestPowerCut would find
+// such a file.
 //
-// The disk is one without a cache of its own that loses its contents: whether the file system makes such a disk write its cache is a matter of the kernel.
+// The tests do not cover a disk with a cache that loses its contents in a power cut. The kernel makes such a disk write its cache.
 //
-// It needs Linux, root, and a loop device or the block device of the variable CINNABAR_POWERCUT_DEVICE, whose contents it overwrites. There is no other code here.
+// They need Linux, root, mkfs.ext4, and a loop device or the block device of the variable CINNABAR_POWERCUT_DEVICE, whose contents they overwrite. The package
+// has tests only.
 package powercut

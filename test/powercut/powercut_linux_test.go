@@ -93,7 +93,7 @@ func (c *outage) run() {
 	c.disk.unmount()
 }
 
-// neighbour is another program that syncs a file of its own.
+// neighbour syncs a file of its own until the power is cut, as another program may do.
 func (c *outage) neighbour(ctx context.Context) {
 	f, err := os.Create(filepath.Join(c.disk.at, "neighbour"))
 	for err == nil && ctx.Err() == nil {
@@ -171,8 +171,8 @@ func store(d *tree.Dir, src xfer.Source) error {
 	return nil
 }
 
-// contents returns the bytes of a file, which say themselves what they should be: a line with its name, version, the number of the tree's files and the size, and
-// random bytes of these.
+// contents returns the bytes of a file: a line with its name, its version, the number of the tree's files and size, and then size random bytes, which follow
+// from version and size. So look can compute the contents from the line.
 func contents(name string, version, files, size int) []byte {
 	b := fmt.Appendf(nil, "%s %d %d %d\n", name, version, files, size)
 	r := rand.New(rand.NewPCG(uint64(version), uint64(size)))

@@ -8,26 +8,26 @@ import (
 	"sync/atomic"
 )
 
-// Small files take most of their time in the system calls around their data, not in the data. So those that stand whole in one buffer of a
-// transfer form a batch: each call names a file relative to the descriptor of its directory, and several goroutines work on the files of one batch.
+// A batch is a number of small files that one buffer of a transfer holds whole. The system calls that open and close a small file take more time than its data. So
+// each call names a file of the batch relative to the descriptor of its directory, and several goroutines work on the files.
 //
-//	buffer of the transfer   | file 1 | file 2 | ... | file 90 |    bytes are taken from it, or read into it, without a copy
-//	batch                      entry, directory, bytes, for each
-//	each                       opens, reads or writes, and closes them; returns when all are closed
+//	buffer of the transfer   | file 1 | file 2 | ... | file 90 |    data is written from it, or read into it, without a copy
+//	batch                      entry, directory and part of the buffer of each file
+//	each                       opens, reads or writes, and closes the files; returns when all are closed
 //
-// A batch lasts no longer than the call that has the buffer, so that it needs no memory for data.
+// A batch is emptied before the call returns that has the buffer, so it needs no memory for data.
 type batch struct {
 	m    *Manifest
 	fsys *rootFS
 	list []small
 	dirs []*os.File // of the files in list; the last one stays open for the next batch
-	last int        // the number of the last directory's entry
+	last int        // the entry of the last one in dirs
 }
 
 // small is a file of a batch.
 type small struct {
 	entry int
-	dir   int // its descriptor
+	dir   int // descriptor of its directory
 	b     []byte
 	err   error
 }
@@ -36,15 +36,15 @@ const (
 	mostSmall     = 256 // files of one batch
 	mostSmallDirs = 4   // directories of one batch, because each takes a descriptor
 	smallWorkers  = 4   // goroutines that work on one batch
-	fewSmall      = 8   // files for which another goroutine does not pay
+	fewSmall      = 8   // least number of files for each goroutine, because one does not pay for fewer
 )
 
-// room reports whether the batch can take a file of the entry without being worked on before.
+// room reports whether the batch can take the file of entry i before each empties it.
 func (b *batch) room(i int) bool {
 	return len(b.list) < mostSmall && (b.isIn(i) || len(b.dirs) < mostSmallDirs)
 }
 
-// isIn reports whether the directory of an entry is the one that was opened last.
+// isIn reports whether entry i is in the directory that was opened last.
 func (b *batch) isIn(i int) bool {
 	return len(b.dirs) > 0 && b.last == b.m.Entries[i].parent
 }
@@ -63,8 +63,8 @@ func (b *batch) add(i int, root string, data []byte) error {
 	return nil
 }
 
-// each calls do for all files of the batch, on several goroutines, and empties the batch. It returns the first file, in the order of the manifest, for which do fails, with its
-// error. After an error it leaves some files out.
+// each calls do for all files of the batch, on several goroutines, and empties the batch. It returns the entry of the first file, in the order of the manifest, for
+// which do fails, and the error. After an error each leaves out files behind that one.
 func (b *batch) each(do func(*small) error) (entry int, err error) {
 	share(len(b.list), func(i int) bool {
 		b.list[i].err = do(&b.list[i])
@@ -86,8 +86,8 @@ func (b *batch) each(do func(*small) error) (entry int, err error) {
 	return entry, err
 }
 
-// share calls do with the numbers below n, in order, on several goroutines if there are many. It returns when all calls have, and begins no further ones after one that
-// returns false.
+// share calls do with the numbers from 0 to n-1, and uses several goroutines if n is large. The calls begin in ascending order. share returns when all calls have
+// returned. After a call returns false, share begins no further ones.
 func share(n int, do func(i int) bool) {
 	var next atomic.Int64
 	var failed atomic.Bool

@@ -8,7 +8,7 @@ import (
 	"cinnabar/xfer"
 )
 
-// readWhole reads the next files that are not sparse and fit whole into b. It returns their bytes: 0 if the next file is another one.
+// readWhole reads into b the next files that are not sparse and fit whole. It returns the number of their bytes, which is 0 if the next file is not such a file.
 func (t *Tree) readWhole(b []byte) (n int, err error) {
 	for n < len(b) {
 		i, offset, length, ok := t.next.next()
@@ -34,7 +34,8 @@ func (t *Tree) readWhole(b []byte) (n int, err error) {
 	return n, t.readBatch()
 }
 
-// isSmall reports whether the next piece of the data is a whole file that is read with others.
+// isSmall reports whether the next piece of the data, length bytes at offset of the file of entry i, is a file that a batch can read: it is whole, not sparse, and
+// has at most room bytes.
 func (t *Tree) isSmall(i int, offset, length int64, room int) bool {
 	e := &t.manifest.Entries[i]
 	return hasSmall && t.root != nil && offset == 0 && !e.Sparse && length == e.Size && length <= int64(room)
@@ -76,7 +77,7 @@ func (t *Tree) fill(f *small) error {
 	return nil
 }
 
-// unreadable is the failure of a file that cannot be opened.
+// unreadable returns the failure of a file that cannot be opened.
 func (t *Tree) unreadable(i int, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) { // ELOOP: it has become a link
 		return t.changed(i)

@@ -39,7 +39,7 @@ type Tree struct {
 	file    fs.File // of entry open
 	open    int
 	read    int64   // bytes that were read of file, if it has no ReadAt
-	small   batch   // files that fit into the buffer of a read
+	small   batch   // files that fit whole into the buffer of a read
 	starts  []int64 // of the manifest; nil before they are needed
 	reading reading
 	opt     ScanOptions
@@ -126,7 +126,7 @@ func (r *rootFS) openDir(name string) (*os.File, error) {
 	return dir.Open(".")
 }
 
-// ReadDir implements [fs.ReadDirFS]. Several goroutines look at the entries, because there may be very many.
+// ReadDir implements [fs.ReadDirFS]. Several goroutines call Lstat for the entries, because a directory may have very many.
 func (r *rootFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	dir, _, err := r.in(name + "/")
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *scan) entry(p string, d fs.DirEntry, e Entry) error {
 	if len(p) > s.opt.Limits.Path {
 		return failf(xfer.CodeTooLarge, "the path %s has %d bytes; %d are the limit of this program", quote(p), len(p), s.opt.Limits.Path)
 	}
-	info, err := d.Info() // which an os.Root has looked up already
+	info, err := d.Info() // rootFS.ReadDir has looked it up already
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasSmall says that this system has files relative to a descriptor.
+// hasSmall is true because this system can open a file relative to the descriptor of its directory.
 const hasSmall = true
 
-// uninterrupted calls do again while a signal interrupts it. File systems over a network may let that happen.
+// uninterrupted calls do until no signal interrupts it. Signals can interrupt calls on file systems over a network.
 func uninterrupted(do func() error) error {
 	for {
 		if err := do(); !errors.Is(err, unix.EINTR) {
@@ -51,7 +51,7 @@ func writeSmall(fd int, b []byte) error {
 	return nil
 }
 
-// readSmall fills b from the beginning of a file, and returns how many bytes there are.
+// readSmall fills b from the beginning of a file, and returns the number of bytes. It is less than len(b) if the file is shorter.
 func readSmall(fd int, b []byte) (n int, err error) {
 	for n < len(b) {
 		var k int
@@ -79,7 +79,7 @@ func setModeOf(fd int, mode fs.FileMode) error {
 	return uninterrupted(func() error { return unix.Fchmod(fd, uint32(mode.Perm())) })
 }
 
-// setTimeIn sets the time of the entry name of a directory, but not the time of access.
+// setTimeIn sets the time of modification of the entry name of a directory.
 func setTimeIn(dir int, name string, t time.Time) error {
 	to, err := unix.TimeToTimespec(t)
 	if err != nil {
@@ -97,7 +97,7 @@ func openStamp(fd int) (s stamp, regular bool, err error) {
 	return s, st.Mode&unix.S_IFMT == unix.S_IFREG, err
 }
 
-// closeSmall closes a file. Some file systems report a full disk only then.
+// closeSmall closes a file. The caller looks at the error, because some file systems report a full disk only here.
 func closeSmall(fd int) error {
 	if err := unix.Close(fd); err != nil && !errors.Is(err, unix.EINTR) { // the descriptor is closed after EINTR too
 		return err

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// hasSmall says that this system has no files relative to a descriptor, so that the functions below are not called.
+// hasSmall is false because the functions below, which open files relative to the descriptor of their directory, exist for Linux only.
 const hasSmall = false
 
 func openSmall(int, string, int, fs.FileMode) (int, error) { return 0, errors.ErrUnsupported }

@@ -33,7 +33,7 @@ type storing struct {
 	held     int64          // bytes of the manifest; guarded by the Dir's mutex
 	host     hostquota.Host // of the sender; zero: not known
 
-	small creating // files that come whole
+	small creating // files that one buffer has whole
 
 	steps   atomic.Uint64 // grows with the work
 	stopped atomic.Bool   // the transfer is over
@@ -269,13 +269,15 @@ func (s *storing) sync() error {
 	return nil
 }
 
-// longestSync is the time for which a sync counts as work. A disk that takes longer is taken for dead.
 const (
+	// longestSync is the time for which a sync counts as work. A disk that takes longer counts as dead.
 	longestSync = 15 * time.Minute
-	syncStep    = 200 * time.Millisecond
+	// syncStep is the time between two steps of a sync.
+	syncStep = 200 * time.Millisecond
 )
 
-// atWork calls do, and counts steps while it runs, because a call of the system shows none. It does so for a time, after which the sender waits as for a receiver that has stopped.
+// atWork calls do, and counts a step each syncStep while do runs, because a system call counts none. After longest atWork counts no more steps, so that the timeouts
+// of both sides apply.
 func (s *storing) atWork(longest time.Duration, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }() // it is waited for below

@@ -9,10 +9,10 @@ import (
 	"cinnabar/xfer"
 )
 
-// creating stores the files that stand whole in one buffer of a transfer. The files are new, in a directory that only the owner can enter.
+// creating is the batch of files that one buffer of a transfer holds whole. The files are new, in a directory that only the owner can enter.
 type creating struct {
 	batch
-	// exact has the modes that new files get as they are asked for: the umask and the directory's access control list take nothing away
+	// exact has true for each mode that a new file has got as it was asked for, because neither the umask nor the directory's access control list has taken bits away
 	exact [fs.ModePerm + 1]atomic.Bool
 }
 
@@ -56,7 +56,7 @@ func (s *storing) flush() error {
 	return nil
 }
 
-// create makes one file with all that it has. Several goroutines call it.
+// create makes one file with its data, mode and time. Several goroutines call it.
 func (s *storing) create(f *small) (err error) {
 	if err := s.step(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (s *storing) create(f *small) (err error) {
 	return err
 }
 
-// setExactly gives a new file a mode, unless the creation has given it that.
+// setExactly sets the mode of a new file, unless the file has got that mode when it was made.
 func (s *storing) setExactly(fd int, mode fs.FileMode) error {
 	exact := &s.small.exact[mode]
 	if exact.Load() {
@@ -102,24 +102,24 @@ func (s *storing) setExactly(fd int, mode fs.FileMode) error {
 	return setModeOf(fd, mode)
 }
 
-// takenForAnother is the failure of an entry whose name the file system does not tell from another one's.
+// takenForAnother returns the failure of entry p, whose name the file system does not distinguish from that of another entry.
 func takenForAnother(p string) error {
 	return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry", quote(p))
 }
 
 var _ wholeSink = (*storing)(nil)
 
-// wholeSink is a Sink that stores files that come whole faster than by Write.
+// wholeSink is a Sink with a faster way than Write to store a file that one buffer holds whole.
 type wholeSink interface {
 	Sink
-	// take takes all data of a file, in the order of the manifest, and may keep it until flush. It reports false if the file has to be written by Write, before
-	// which flush must be called.
+	// take takes all data of a file, in the order of the manifest, and may keep b until flush. If it returns false, the caller calls flush, and then Write for
+	// this file.
 	take(entry int, b []byte) (bool, error)
-	// flush stores the files that were taken. The data are not used afterwards.
+	// flush stores the files that were taken. It keeps no data.
 	flush() error
 }
 
-// whole gives the sink a piece that is all of a file, and reports whether the sink has taken it.
+// whole gives the sink the piece b of a file, at offset at, if it is the whole file and the sink is a wholeSink. It reports whether the sink has taken the piece.
 func (f *incoming) whole(i int, at int64, b []byte) (bool, error) {
 	sink, ok := f.sink.(wholeSink)
 	if !ok {

@@ -26,8 +26,8 @@ func Describe(ctx context.Context) record.Machine {
 	return m
 }
 
-// Print writes the first two lines of a record's text, each with a # in front; text follows the commit. It ignores errors, because an output that fails shows
-// at the first table.
+// Print writes two lines about the machine, each with a # in front. text follows the commit. Print ignores errors, because the first table after it reports an
+// output that fails.
 func Print(w io.Writer, m *record.Machine, text string) {
 	_, _ = fmt.Fprintf(w, "# %s, %s %s, %d processors, %s, %s\n", m.Date, m.Go, m.System, m.Processors, m.Commit, text)
 	_, _ = fmt.Fprintf(w, "# %s, kernel %s, load average %s\n", unknownIfEmpty(m.Processor), unknownIfEmpty(m.Kernel), unknownIfEmpty(m.Load))

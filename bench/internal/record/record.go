@@ -67,7 +67,7 @@ type Result struct {
 	Size      int64   `json:"size"`      // bytes of a call or transfer
 	Inflight  int     `json:"inflight"`  // calls at a time of each client
 	Clients   int     `json:"clients"`
-	Files     int     `json:"files,omitempty"` // of a copy, which has Size bytes in each
+	Files     int     `json:"files,omitempty"` // of Size bytes each, in a copy by bench/files
 	Rounds    []Round `json:"rounds"`          // in the order of their measurement
 
 	// Others is the number of processors that programs beside the measured ones used meanwhile, and Stolen the number that the host of the virtual

@@ -3,7 +3,8 @@
 //	go run . [-rounds N] [-duration D] [-case TEXT] [-path TEXT] [-bars]
 //
 // Each path has a server in a process of its own, which this program starts and which ends with it. All use TLS 1.3 with the same certificate. Each round
-// measures every path of a case, every second one in the opposite order, and the figures are medians of the rounds. -bars fails if a goal is missed.
+// measures every path of a case, every second round in the opposite order, and the figures are medians of the rounds. -bars fails if a goal is missed.
+// -path measures only the paths with TEXT in their names, and compares no goals.
 // Nothing else should be running.
 package main
 

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// plainService copies payloads over TLS into memory: the length of a payload, its bytes, and one byte back. A length with inStream asks for no byte back,
-// and endOfStream alone asks for one.
+// plainService copies payloads over TLS into memory. A client sends the length of a payload and its bytes, and the service answers with one byte. It answers no
+// length with the flag inStream, but endOfStream, the flag without a length.
 type plainService struct {
 	ln net.Listener
 	wg sync.WaitGroup
@@ -43,7 +43,7 @@ func servePlain(cfg *tls.Config) (service, error) {
 const (
 	inStream    = 1 << 31 // flag of a length
 	endOfStream = inStream
-	// recordBytes is the plaintext in bytes of a full record. Both sides of a stream pass so many to crypto/tls at a time, because that is the fastest.
+	// recordBytes is the plaintext in bytes of a full record. Both sides of a stream pass as many bytes to crypto/tls in each call, because that is the fastest.
 	recordBytes = 16 << 10
 )
 

@@ -37,8 +37,8 @@ func (c *conn) drive(ev *na.Event, group bool) {
 	}
 }
 
-// keepsFor reports whether a driver keeps the claim although further operations wait for the peer, because all of these belong to the goroutine that
-// drives for a group.
+// keepsFor reports whether a driver of a group keeps the claim although further operations wait for the peer. That is so if all of these operations belong to
+// the driver, no goroutine may wait for one of them without driving, and no transfer of memory is under way.
 func (c *conn) keepsFor(group bool) bool {
 	return group && !c.role.undriven.Load() && c.moving.Load() == 0
 }
@@ -97,7 +97,7 @@ func (c *conn) preemptReader(ev *na.Event, s *spinner) bool {
 // processors are busy.
 const driveTime = 20 * time.Millisecond
 
-// gatherRounds is the number of vain reads, about 5 µs, after which a driver writes the gathered requests.
+// gatherRounds is the number of vain reads in a row after which a driver writes the gathered requests. So many take about 5 µs.
 const gatherRounds = 16
 
 // driveReads is after how many reads in a row that have brought something the clock is looked at for that.
@@ -120,7 +120,7 @@ func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 			return
 		}
 		if s.rounds%gatherRounds == 0 && c.later.Load() {
-			c.sendGathered() // because no message comes for a while, and the callers that could run may have other work
+			c.sendGathered() // because the callers that could queue further requests may have other work
 		}
 		if s.rounds%pollRounds == 0 && c.blocked.Load() {
 			c.unblock()

@@ -416,7 +416,7 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	}
 }
 
-// connTo returns the connection to the peer a, or nil.
+// connTo returns the connection to the peer with address a, or nil if there is none.
 func (e *Endpoint) connTo(a na.Addr) *conn {
 	p, o := e.resolve(a)
 	switch {

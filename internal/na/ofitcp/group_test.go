@@ -7,7 +7,7 @@ import (
 	"cinnabar/internal/na"
 )
 
-// group is a client with several requests at one server, which answers each when it is told to.
+// group is a client with several requests at one server, which answers each at a signal of the test.
 type group struct {
 	client *Endpoint
 	to     na.Addr

@@ -23,7 +23,7 @@ type role struct {
 	yielded     atomic.Bool          // the background goroutine rests because it expects a driver that has not come yet
 	yieldMisses atomic.Int32         // number of expected drivers in a row that have not come
 	yieldCredit atomic.Int32         // if below 0: minus the number of requests for which no driver is expected
-	undriven    atomic.Bool          // a goroutine may wait for a message of the peer without driving, see drive
+	undriven    atomic.Bool          // a goroutine may wait for a message of the peer without driving; see drive and Endpoint.Undriven
 	bg          atomic.Uint32        // bgActive and so on
 	resume      chan struct{}        // capacity 1; wakes a background goroutine that rests
 	turn        atomic.Int32         // bytes of small messages in one read, and in one turn

@@ -77,8 +77,9 @@ const gatherFrom = 8
 // gatherMax is how many messages wait for others at most.
 const gatherMax = 64
 
-// gather queues a request that leaves together with others: when there are enough, when a goroutine waits for an answer and few are outstanding, or
-// when the goroutine that is started for the first of them gets its turn. False: the connection is dead.
+// gather queues a request. It leaves together with others: when gatherMax messages are queued, when a goroutine begins to drive while at most gatherFrom
+// answers are outstanding, when a driver has read gatherRounds times in vain, or when the goroutine that is started for the first of the requests gets its
+// turn. False: the connection is dead.
 func (c *conn) gather(it item) bool {
 	n := c.push(it)
 	if n == 0 {
@@ -90,8 +91,8 @@ func (c *conn) gather(it item) bool {
 	return true
 }
 
-// sendLater writes the gathered requests after the goroutines that can run now. Most of them are callers that have got their answers, and queue further
-// requests.
+// sendLater writes the gathered requests after the goroutines that can run now have had a turn. Most of these goroutines are callers that have got their answers,
+// and queue further requests.
 func (c *conn) sendLater() {
 	runtime.Gosched()
 	c.sendGathered()

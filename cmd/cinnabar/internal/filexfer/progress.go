@@ -16,7 +16,7 @@ import (
 const (
 	lineInterval = 10 * time.Second // lines, where there is no terminal
 	barNameWidth = 30               // longer names are cut in the middle
-	leastName    = 6                // columns of a name on a narrow terminal
+	leastName    = 6                // columns that a name has at least, on a narrow terminal
 	rateColumns  = 30               // of percentage, rate and time left, or of the time of a stall
 	sizeColumns  = 26               // of the bytes that are done and of all
 	barInterval  = 100 * time.Millisecond
@@ -93,7 +93,7 @@ func (d stallDecorator) Decor(s decor.Statistics) (text string, width int) {
 // Unwrap implements [decor.Wrapper].
 func (d stallDecorator) Unwrap() decor.Decorator { return d.Decorator }
 
-// suffixDecorator appends text of one column for each byte, which decor.Meta would not count.
+// suffixDecorator appends ASCII text to that of another decorator, and counts its columns, which decor.Meta does not.
 type suffixDecorator struct {
 	decor.Decorator
 	suffix string
@@ -108,7 +108,7 @@ func (d suffixDecorator) Decor(s decor.Statistics) (text string, width int) {
 // Unwrap implements [decor.Wrapper].
 func (d suffixDecorator) Unwrap() decor.Decorator { return d.Decorator }
 
-// roomDecorator leaves another decorator out if a line has fewer columns left, because those of a narrow terminal are for the rate and the time left.
+// roomDecorator leaves another decorator out if fewer than least columns of the line are left, because a narrow terminal needs them for the rate and the time left.
 type roomDecorator struct {
 	decor.Decorator
 	least int

@@ -138,7 +138,7 @@ type transferEvent struct {
 	Buffers      int     `json:"buffers"`
 	Chunk        int     `json:"chunk"` // bytes
 	Chunks       int64   `json:"chunks"`
-	Lanes        int     `json:"lanes,omitempty"` // of a transfer of several
+	Lanes        int     `json:"lanes,omitempty"` // number of lanes, if several were agreed
 	Digest       string  `json:"digest,omitempty"`
 	Sum          string  `json:"sum,omitempty"`    // of Digest, in hexadecimal digits
 	SHA256       string  `json:"sha256,omitempty"` // Sum, if Digest is sha256

@@ -123,12 +123,12 @@ func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
 // defaultKeep is the default of recv --keep-for.
 const defaultKeep = 24 * time.Hour
 
-// keepFlag adds the option about parts of transfers to a command. Its text begins with a condition.
+// keepFlag adds --keep-for to a command. The help text of the option begins with condition.
 func (o *recvOptions) keepFlag(f *pflag.FlagSet, condition string) {
 	f.DurationVar(&o.storage.KeepFor, "keep-for", defaultKeep, condition+"keep the received part of a failed transfer for so long, so that it goes on there when it is sent again; 0 removes it at once")
 }
 
-// deleteFlag adds the option about removals to recv.
+// deleteFlag adds --allow-delete to recv.
 func (o *recvOptions) deleteFlag(f *pflag.FlagSet) {
 	f.BoolVar(&o.storage.AllowDelete, "allow-delete", false, "remove entries that the sender of a directory does not have, for send --delete; needs --overwrite")
 }
