@@ -37,7 +37,7 @@ func (m Mode) Check(procs int) error {
 	return fmt.Errorf("mode %q is unknown: use %q, %q or %q", m, Balanced, Latency, Economy)
 }
 
-var errOneProcessor = errors.New("mode \"latency\" needs two processors, because a peer cannot run while a waiter spins on the only one; use \"balanced\" or \"economy\"")
+var errOneProcessor = errors.New("mode \"latency\" needs two processors, because polls of 10 ms on the only one would delay the peers that they wait for; use \"balanced\" or \"economy\"")
 
 // Policy is the spin policy of one engine. All methods are safe for concurrent use.
 type Policy struct {
