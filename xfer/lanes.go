@@ -200,14 +200,44 @@ func (h *host) grantLanes(account *hostquota.Account, hi *hello, a *agreement) {
 	a.lanes = lanesAgreed{n: g.lanes, ref: g.ref, group: g}
 }
 
-// chooseLane answers the request for a further lane.
-func (h *host) chooseLane(hi *hello) (a agreement, why string, err error) {
-	g, over := h.lanes.find(hi.join)
+// enter takes a place for a request. The request for a further lane must have the secret of its transfer before it may take one.
+func (h *host) enter(req *verbs.ConnRequest) (*place, error) {
+	account, private := h.book.Account(hostOf(req)), req.PrivateData()
+	if !isLane(private) {
+		p, err := h.places.enter(account)
+		if err != nil {
+			return nil, failf(CodeBusy, "%w", err)
+		}
+		return p, nil
+	}
+	hi, err := parseHello(private)
+	if err == nil {
+		_, err = h.groupOf(hi.join)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.places.enterLane(account)
+}
+
+// groupOf returns the transfer that the request for a further lane names, which must be under way and have the secret of the request.
+func (h *host) groupOf(ref *laneRef) (*laneGroup, error) {
+	g, over := h.lanes.find(ref)
 	switch {
 	case g == nil:
-		return a, "", failf(CodeProtocol, "the request is for a lane of a transfer that this receiver does not have, or has another secret than it")
+		return nil, failf(CodeProtocol, "the request is for a lane of a transfer that this receiver does not have, or has another secret than it")
 	case over:
-		return a, "", failf(CodeBusy, "the transfer of this lane has ended")
+		return nil, failf(CodeBusy, "the transfer of this lane has ended")
+	}
+	return g, nil
+}
+
+// chooseLane answers the request for a further lane.
+func (h *host) chooseLane(hi *hello) (a agreement, why string, err error) {
+	g, err := h.groupOf(hi.join)
+	switch {
+	case err != nil:
+		return a, "", err
 	case hi.digest != g.digest:
 		return a, "", failf(CodeProtocol, "the request of lane %d has digest %s, and the transfer %s", hi.join.lane, hi.digest, g.digest)
 	}

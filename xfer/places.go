@@ -13,7 +13,7 @@ import (
 
 // places are the places of a receiver for transfers. If a host holds its share of them, the host's oldest connection that has
 // not named its file gives way to the host's newest connection, because one address may have several users, and a user that
-// connects and sends nothing would keep the others out. Connections of other hosts, and transfers that have begun, never give way.
+// connects and sends nothing would keep the others out. Connections of other hosts, transfers that have begun, and their further lanes never give way.
 type places struct {
 	mu sync.Mutex
 	// unnamed holds the places of the connections that have not named a file, the oldest first.
@@ -54,6 +54,18 @@ func (ps *places) enter(a *hostquota.Account) (*place, error) {
 	p.after.passes = true
 	p.after.cancel(failf(CodeBusy, "%w", errGaveWay))
 	return p, nil
+}
+
+// enterLane counts a connection for a further lane of a transfer. No other connection gives way to it, and it does not take the last place that its host could have, because the
+// transfer goes on without it.
+func (ps *places) enterLane(a *hostquota.Account) (*place, error) {
+	if !a.May(hostquota.Connections, 2) {
+		return nil, failf(CodeBusy, "the place that is free is kept for a transfer, because this one goes on without a further lane; the receiver has more places with Receiver.MaxConnections")
+	}
+	if err := a.Take(hostquota.Connections, 1); err != nil {
+		return nil, failf(CodeBusy, "%w", err)
+	}
+	return &place{of: ps, account: a, left: make(chan struct{})}, nil
 }
 
 // wait waits until the connection that gives way has left the place. That takes as long as the end of its cancelled transfer.

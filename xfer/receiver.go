@@ -137,9 +137,9 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 		if req == nil {
 			return nil
 		}
-		p, err := h.places.enter(h.book.Account(hostOf(req)))
+		p, err := h.enter(req)
 		if err != nil {
-			_ = h.refuseTransfer(req, failf(CodeBusy, "%w", err)) // Done receives the error
+			_ = h.refuseTransfer(req, err) // Done receives the error
 			continue
 		}
 		wg.Go(func() {

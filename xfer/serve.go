@@ -16,7 +16,9 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	start := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p.begin(cancel)
+	if !isLane(req.PrivateData()) { // a lane's transfer has begun
+		p.begin(cancel)
+	}
 	res := Result{Peer: req.RemoteAddr()}
 	a, why, err := h.decide(req.PrivateData(), p.account)
 	if err != nil {
