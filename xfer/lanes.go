@@ -30,9 +30,9 @@ type sentLanes struct {
 	wg     sync.WaitGroup
 
 	mu sync.Mutex
-	// lanes beside the first that were agreed
+	// lanes beside the first that were given a range
 	// +checklocks:mu
-	joined int
+	carried int
 	// +checklocks:mu
 	chunks int64
 	// bytes of data that have crossed, without the head
@@ -77,7 +77,7 @@ func (s *sentLanes) start(ctx context.Context, ref laneRef) {
 	}
 }
 
-// carry carries one lane beside the first. A lane to which no connection was agreed is left out, because the others carry its part.
+// carry carries one lane beside the first. A lane to which no connection was agreed, or that the receiver ends as busy before it has asked for a range, is left out, because the others carry its part.
 func (s *sentLanes) carry(ctx context.Context, ref laneRef) {
 	one := *s.d.Sender
 	one.Trace = nil
@@ -87,9 +87,12 @@ func (s *sentLanes) carry(ctx context.Context, ref laneRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.chunks += d.result.Chunks
+	if d.carried {
+		s.carried++
+	}
 	switch {
 	case err == nil || s.done:
-	case d.result.Protocol != Fast: // it was not agreed
+	case d.result.Protocol != Fast, !d.carried && isBusy(asFailure(err)): // it was not agreed, or has no part
 		d.log.LogAttrs(ctx, slog.LevelWarn, "lane left out", slog.Int("lane", int(ref.lane)+1), slog.Any("err", err))
 	default:
 		s.failLocked(laneFailure(ref.lane, s.n, asFailure(err)))
@@ -123,18 +126,13 @@ func (f *failure) consequence() int {
 	return 0
 }
 
-// beginLanes connects the other lanes, if this is the first of several, and counts it if it is a further one.
-func (d *delivery) beginLanes(ctx context.Context, first bool, a *agreement) {
-	s := d.lanes
-	switch {
-	case s == nil:
-	case first:
-		s.start(ctx, a.lanes.ref)
-	default:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.joined++
-	}
+// isBusy reports whether the receiver has given its lack of places as the reason.
+func isBusy(f *failure) bool { return f.remote && f.code == CodeBusy }
+
+// hasCarried reports whether the receiver has asked for a range of data on the connection of a machine, beyond the head.
+func hasCarried(m machine) bool {
+	c, ok := m.(*fastClient)
+	return ok && c.choice != nil && c.choice.data > 0
 }
 
 // spread returns the function for the session of a lane: it counts the bytes of data that cross on it.
@@ -163,7 +161,7 @@ func (s *sentLanes) join(res *Result, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	res.Chunks += s.chunks
-	res.Lanes = s.joined + 1
+	res.Lanes = s.carried + 1
 	if err != nil {
 		return s.failed
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -64,20 +65,26 @@ func TestLanesKeepNoTransferOut(t *testing.T) {
 	}
 }
 
-// agreedHandler passes the lines about transfers that are agreed on to a function.
-type agreedHandler struct {
+// lineHandler calls a function with the number of the line each time that a line with this text is logged.
+type lineHandler struct {
 	slog.Handler
-	n  *atomic.Int32
-	do func(n int32)
+	text string
+	n    *atomic.Int32
+	do   func(n int32)
 }
 
-func (agreedHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (lineHandler) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h agreedHandler) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == "sending" {
+func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.text {
 		h.do(h.n.Add(1))
 	}
 	return nil
+}
+
+// onLine returns a logger that calls a function with each line of this text.
+func onLine(text string, do func(n int32)) *slog.Logger {
+	return slog.New(lineHandler{slog.DiscardHandler, text, &atomic.Int32{}, do})
 }
 
 // A lane never gives way, because its transfer has begun: also while the lane has not sent its OPEN.
@@ -89,12 +96,12 @@ func TestLanesNeverGiveWay(t *testing.T) {
 	src.Concurrent = true
 	agreed, goOn := make(chan struct{}), make(chan struct{})
 	src.Data = readHook{src.Data, func(int64) { <-goOn }}
-	log := slog.New(agreedHandler{slog.DiscardHandler, &atomic.Int32{}, func(n int32) {
+	log := onLine("sending", func(n int32) {
 		if n == 2 { // the second lane
 			close(agreed)
 			<-goOn
 		}
-	}})
+	})
 	dev := device(t, iwarp.Config{})
 	sent := make(chan error, 1)
 	var res Result
@@ -119,4 +126,112 @@ func TestLanesNeverGiveWay(t *testing.T) {
 		t.Errorf("got %+v", res)
 	}
 	srv.wantFile("f", data)
+}
+
+// lanesServer is a receiver of which the test writes down each message of two lanes.
+type lanesServer struct {
+	t     *testing.T
+	l     *verbs.Listener
+	peers [2]*rawPeer
+}
+
+func newLanesServer(t *testing.T) *lanesServer {
+	dev := device(t, iwarp.Config{})
+	s := &lanesServer{t: t}
+	for i := range s.peers {
+		s.peers[i] = newRawShared(t, dev)
+		s.peers[i].postReceives(false)
+	}
+	s.l = must(verbs.Listen(dev, loopback))(t)
+	t.Cleanup(func() {
+		if err := s.l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// accept accepts the next request as the lane of this number, and waits for its OPEN.
+func (s *lanesServer) accept(lane int, a answer) *rawPeer {
+	s.t.Helper()
+	p := s.peers[lane]
+	a.protocol, a.choice, a.digest, a.chunk, a.buffers = Fast, true, NoDigest, minChunk, 1
+	req := must(s.l.Accept(p.ctx))(s.t)
+	p.conn = must(req.Accept(p.ctx, p.qp, verbs.ConnParam{PrivateData: appendAnswer(nil, a)}))(s.t)
+	p.fast(fastOpen)
+	return p
+}
+
+// want sends LAYOUT, and WANT with the ranges of the lane.
+func (s *lanesServer) want(p *rawPeer, last bool, list ...Range) {
+	s.t.Helper()
+	p.send(appendFast(nil, fastMessage{kind: fastLayout, length: minChunk, number: p.region().Addr, word: p.region().RKey, count: 1}))
+	m, ends := fastMessage{kind: fastWant, count: uint32(len(list))}, ranges{}
+	if last {
+		m.word = 1
+	}
+	for _, r := range list {
+		m.tail = ends.append(m.tail, r)
+	}
+	p.send(appendFast(nil, m))
+}
+
+// finish answers the END of a lane that has carried nothing.
+func (s *lanesServer) finish(p *rawPeer) {
+	s.t.Helper()
+	s.want(p, true)
+	p.fast(fastEnd)
+	p.send(appendFast(nil, fastMessage{kind: fastDone}))
+	p.ends()
+}
+
+// A lane that the receiver ends as busy before the lane was given a range is left out; later it ends the transfer. Lanes without a range are not counted.
+func TestLanesLeftOut(t *testing.T) {
+	busy := appendFast(nil, failedMessage(failf(CodeBusy, "full")))
+	for name, c := range map[string]struct {
+		second      func(*lanesServer, *rawPeer)
+		left, fails bool // the sender logs that it leaves the lane out; the transfer fails
+	}{
+		"busy before the layout": {func(_ *lanesServer, p *rawPeer) { p.send(busy); p.ends() }, true, false},
+		"nothing to carry":       {func(s *lanesServer, p *rawPeer) { s.finish(p) }, false, false},
+		"busy after a range": {func(s *lanesServer, p *rawPeer) {
+			s.want(p, false, Range{Offset: 0, Length: minChunk})
+			p.fast(fastChunk)
+			p.send(busy)
+			p.ends()
+		}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := testContext(t)
+			s := newLanesServer(t)
+			dev := device(t, iwarp.Config{})
+			src := chosenOf(noise(2*leastLane), 0)
+			sent, left := make(chan error, 1), make(chan struct{})
+			log := onLine("lane left out", func(int32) { close(left) })
+			var res Result
+			go func() {
+				var err error
+				res, err = (&Sender{Lanes: 2, Digest: NoDigest, Logger: log}).Send(ctx, dev, s.l.Addr(), src)
+				sent <- err
+			}()
+			first := s.accept(0, answer{lanes: 2, transfer: laneRef{number: 1}})
+			c.second(s, s.accept(1, answer{}))
+			if c.fails {
+				first.ends()
+				wantCode(t, <-sent, CodeBusy, true, "full")
+				return
+			}
+			if c.left {
+				select {
+				case <-left:
+				case err := <-sent:
+					t.Fatalf("the transfer ends with its lane: %v", err)
+				}
+			}
+			s.finish(first)
+			if err := <-sent; err != nil || res.Lanes != 1 || res.Kept != src.Size {
+				t.Errorf("got %+v, %v, want one lane", res, err)
+			}
+		})
+	}
 }

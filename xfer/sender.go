@@ -89,6 +89,8 @@ type delivery struct {
 
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
 	lanes *sentLanes // of the transfer; nil: it has one lane
+	// The receiver has asked for ranges of data on this connection.
+	carried bool
 }
 
 func (d *delivery) do(ctx context.Context) (err error) {
@@ -182,7 +184,8 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		d.result.Lanes = int(agreed.lanes.n)
 	}
 	do, stop := d.readWith(ctx, l, &agreed)
-	s := newSession(l, d.machine(agreed), agreed, d.Hashes, do)
+	m := d.machine(agreed)
+	s := newSession(l, m, agreed, d.Hashes, do)
 	s.timeout, s.trace = d.timeout, d.tracer
 	switch {
 	case d.lanes != nil:
@@ -195,11 +198,14 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	}
 	if err == nil {
 		s.begin(d.result, true)
-		d.beginLanes(ctx, first, &agreed)
+		if first && d.lanes != nil {
+			d.lanes.start(ctx, agreed.lanes.ref)
+		}
 		d.result, err = s.run(ctx)
 	}
 	stop()
 	s.close()
+	d.carried = hasCarried(m) // the session does not use it any more
 	if first {
 		err = d.lanes.join(&d.result, err)
 		d.watcher = s.observer()
