@@ -28,9 +28,11 @@ const (
 
 // DirOptions are the rules by which a [Dir] stores files.
 type DirOptions struct {
-	Overwrite   bool // replace files of the same name; otherwise they are refused
-	Sync        bool // wait until file and directory are on the disk before the transfer succeeds
-	KeepPartial bool // keep the incomplete files of failed and of earlier transfers under their temporary names
+	Overwrite bool // replace files of the same name; otherwise they are refused
+	Sync      bool // wait until file and directory are on the disk before the transfer succeeds
+	// KeepPartial keeps the incomplete files of failed and of earlier transfers under their temporary names. A transfer of one lane has stored the beginning of the file; one of several lanes may
+	// leave gaps, which have zeros.
+	KeepPartial bool
 	// KeepFor is the time for which the incomplete file of a failed transfer stays, so that the transfer goes on with it if the sender tries again, and lets the receiver
 	// choose (Source.Choice); 0: it is removed at once. KeepPartial has no such time, and its files are not found again. It works on Linux and macOS.
 	KeepFor    time.Duration

@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"crypto/rand"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,17 +40,21 @@ func newLaneBook(places int64) *laneBook {
 	return &laneBook{extra: places / laneShare, groups: map[uint32]*laneGroup{}, granted: map[*hostquota.Account]int64{}}
 }
 
-// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane.
+// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane. The further lanes get half of the places that their host could take now at most, so
+// that its other transfers find some, and with few places those of other hosts.
 func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *laneGroup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	lanes = min(lanes, b.extra-b.granted[a]+1, agreed.size/leastLane)
+	for lanes > 1 && !a.May(hostquota.Connections, 2*(lanes-1)) {
+		lanes--
+	}
 	if lanes < 2 {
 		return nil
 	}
 	b.granted[a] += lanes - 1
 	b.last++
-	g := &laneGroup{book: b, account: a, lanes: uint8(lanes), size: agreed.size, digest: agreed.digest,
+	g := &laneGroup{book: b, account: a, lanes: uint8(lanes), size: agreed.size, digest: agreed.digest, chunks: make([]int64, lanes),
 		piece: int64(max(agreed.buffers/2, 1)) * int64(agreed.chunk), cancels: map[uint8]context.CancelCauseFunc{}}
 	g.changed.L = &g.mu
 	g.ref.number = b.last
@@ -125,12 +130,15 @@ type laneGroup struct {
 	// the lane's name, which that of each other lane must equal
 	// +checklocks:mu
 	name string
-	// lanes beside the first that have joined, and those of them that have not ended
+	// bits of the lanes beside the first that were given a piece
 	// +checklocks:mu
-	joined, left int
-	// chunks of the lanes beside the first
+	carried uint64
+	// lanes beside the first that have joined and not ended
 	// +checklocks:mu
-	chunks int64
+	left int
+	// chunks of each lane beside the first; those of a lane that succeeds are there before the first lane goes on to its end
+	// +checklocks:mu
+	chunks []int64
 	// the file itself, without the locks; nil: it was not made yet
 	// +checklocks:mu
 	inner File
@@ -227,19 +235,18 @@ func (g *laneGroup) hasFailed() bool {
 	return g.failed != nil
 }
 
-// join makes the file of a lane beside the first. The first lane may not have made its own file yet.
-func (g *laneGroup) join(lane uint8, name string) (File, error) {
+// join makes the file of a lane beside the first. The first lane may not have made its own file yet. chunks returns the number of chunks that have come on the lane.
+func (g *laneGroup) join(lane uint8, name string, chunks func() int64) (File, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failed != nil {
 		return nil, g.failed
 	}
 	if !g.done {
-		g.joined++
 		g.left++
 		g.opened |= 1 << lane
 	}
-	return &laneFile{g: g, lane: lane, name: name, late: g.done}, nil
+	return &laneFile{g: g, lane: lane, name: name, late: g.done, chunks: chunks}, nil
 }
 
 // fail ends all lanes with the reason of one.
@@ -261,9 +268,7 @@ func (g *laneGroup) fail(why *failure) {
 func (g *laneGroup) end(lane uint8, chunks int64, err error) {
 	g.mu.Lock()
 	delete(g.cancels, lane)
-	if lane > 0 {
-		g.chunks += chunks
-	}
+	g.chunks[lane] = chunks
 	counts := lane == 0 || g.opened>>lane&1 != 0
 	g.mu.Unlock()
 	if err == nil || !counts {
@@ -280,8 +285,10 @@ func (g *laneGroup) end(lane uint8, chunks int64, err error) {
 func (g *laneGroup) result(res *Result, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	res.Lanes = g.joined + 1
-	res.Chunks += g.chunks
+	res.Lanes = bits.OnesCount64(g.carried) + 1
+	for _, n := range g.chunks[1:] {
+		res.Chunks += n
+	}
 	if err == nil {
 		res.Kept = g.size - g.head - g.data
 	}
@@ -381,6 +388,8 @@ type laneFile struct {
 	name string // that the lane's OPEN has
 	late bool   // the transfer was complete when the lane has joined
 
+	chunks func() int64 // returns the chunks that have come; nil for the first lane
+
 	// The mutex of the group guards the following.
 	pieces      []*lanePiece // in ascending order
 	sums        int          // that were asked for and have not come
@@ -448,6 +457,9 @@ func (l *laneFile) Want() (w Wanted, err error) {
 		case len(g.queue) > 0 && len(l.pieces) < g.most():
 			p, r := g.takeLocked()
 			l.pieces, w.Ranges = append(l.pieces, p), []Range{r}
+			if l.lane > 0 {
+				g.carried |= 1 << l.lane
+			}
 			return w, nil
 		case g.last && len(g.queue)+len(g.sums)+len(g.removals) == 0:
 			return Wanted{Last: true}, nil
@@ -546,7 +558,10 @@ func (l *laneFile) exclusive(do func(Chooser) error) error {
 
 // Commit implements [File]. That of the first lane waits for the ends of the others, and gives the file its name.
 func (l *laneFile) Commit() error {
-	g := l.g
+	g, chunks := l.g, int64(0)
+	if l.lane > 0 {
+		chunks = l.chunks()
+	}
 	g.mu.Lock()
 	for l.lane == 0 && g.left > 0 && g.failed == nil {
 		g.changed.Wait()
@@ -558,6 +573,7 @@ func (l *laneFile) Commit() error {
 	if err == nil && !l.late {
 		if l.lane > 0 {
 			g.left--
+			g.chunks[l.lane] = chunks
 		} else {
 			g.done = true
 		}

@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -233,5 +236,136 @@ func TestLanesLeftOut(t *testing.T) {
 				t.Errorf("got %+v, %v, want one lane", res, err)
 			}
 		})
+	}
+}
+
+// The further lanes of a transfer get half of the places that their host could take at most.
+func TestLanesGranted(t *testing.T) {
+	for name, c := range map[string]struct{ places, own, others, want int64 }{
+		"many places":                  {places: 64, own: 1, want: 8},
+		"the rest of a host's share":   {places: 64, own: 30, want: 4},
+		"a host that has its share":    {places: 64, own: 35, want: 1},
+		"few places for another":       {places: 64, own: 2, others: 36, want: 4},
+		"eight places":                 {places: 8, own: 1, want: 2},
+		"undivided places":             {places: 4, own: 1, want: 2},
+		"undivided, another transfer":  {places: 4, own: 1, others: 1, want: 2},
+		"undivided, one place is free": {places: 4, own: 1, others: 2, want: 1},
+		"three places":                 {places: 3, own: 1, want: 1},
+	} {
+		quota := hostquota.NewBook(hostquota.Limits{hostquota.Connections: c.places})
+		account, other := quota.Account(hostNumber(1)), quota.Account(hostNumber(2))
+		for range c.others {
+			if err := other.Take(hostquota.Connections, 1); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for range c.own {
+			if err := account.Take(hostquota.Connections, 1); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		got := int64(1)
+		if g := newLaneBook(c.places).grant(account, 8, &agreement{size: 1 << 30, buffers: 8, chunk: defaultChunk}); g != nil {
+			got = int64(g.lanes)
+		}
+		if got != c.want {
+			t.Errorf("%s: %d lanes, want %d", name, got, c.want)
+		}
+	}
+}
+
+// Where places are not divided, the lanes of two hosts leave one for a third.
+func TestLanesLeaveAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		audit.Reset()
+		dev := newCrowd(t)
+		srv := serve(t, dev, Receiver{MaxConnections: 4}, DirOptions{})
+		var peers []*rawPeer
+		var refs []laneRef
+		dial := func(host byte, h hello) error {
+			p, err := silent(t, dev, srv.addr, host, h)
+			if err == nil {
+				peers = append(peers, p)
+			}
+			return err
+		}
+		for host := byte(1); host <= 2; host++ {
+			if err := dial(host, hello{fast: true, choice: true, lanes: 2, digest: NoDigest, chunk: minChunk, buffers: 1, size: 1 << 30}); err != nil {
+				t.Fatal(err)
+			}
+			ans := must(parseAnswer(peers[host-1].conn.PrivateData()))(t)
+			if ans.lanes != 2 {
+				t.Fatalf("host %d gets %d lanes", host, ans.lanes)
+			}
+			ans.transfer.lane = 1
+			refs = append(refs, ans.transfer)
+		}
+		if err := dial(1, hello{join: &refs[0], digest: NoDigest, chunk: minChunk, buffers: 1}); err != nil {
+			t.Errorf("the lane of the first host is refused: %v", err)
+		}
+		err := dial(2, hello{join: &refs[1], digest: NoDigest, chunk: minChunk, buffers: 1})
+		if v := refusalOf(err); v.code != CodeBusy {
+			t.Errorf("the lane of the second host gets %+v, %v", v, err)
+		}
+		if err := dial(3, hello{fast: true, digest: NoDigest, chunk: minChunk, buffers: 1, size: 1}); err != nil {
+			t.Errorf("a third host is refused: %v", err)
+		}
+		for _, p := range peers {
+			p.leave()
+		}
+	})
+}
+
+// slowToWant is a file that wants nothing, and says so when it may.
+type slowToWant struct {
+	choosingFile
+	may chan struct{}
+}
+
+func (f *slowToWant) Want() (Wanted, error) {
+	<-f.may
+	return f.choosingFile.Want()
+}
+
+// A lane that has joined and was given nothing does not count at the receiver, as at the sender.
+func TestLanesWithoutAPart(t *testing.T) {
+	ctx := testContext(t)
+	f := &slowToWant{may: make(chan struct{})}
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(string, Meta, int64) (File, error) { return f, nil }}, DirOptions{})
+	first, ref := rawFirst(t, srv, 2, 2)
+	second := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
+	second.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("f")}))
+	second.fast(fastLayout)
+	close(f.may)
+	for _, p := range []*rawPeer{second, first} {
+		if m := p.fast(fastWant); m.count != 0 || m.word != 1 {
+			t.Fatalf("got %+v", m)
+		}
+		p.send(appendFast(nil, fastMessage{kind: fastEnd}))
+		p.fast(fastDone)
+		p.leave()
+	}
+	if res, err := srv.outcome(ctx); err != nil || res.Lanes != 1 || res.Kept != 40<<20 {
+		t.Errorf("got %+v, %v, want one lane", res, err)
+	}
+}
+
+// The chunks of a lane are counted when the lane has stored them, because the first lane may end before the lane's connection does.
+func TestLaneChunks(t *testing.T) {
+	account := hostquota.NewBook(hostquota.Limits{}).Account(hostNumber(1))
+	g := newLaneBook(8).grant(account, 2, &agreement{size: 1 << 30, buffers: 8, chunk: defaultChunk})
+	g.open("f", &choosingFile{})
+	lane := must(g.join(1, "f", func() int64 { return 7 }))(t)
+	res := Result{Chunks: 3}
+	if err := lane.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if g.result(&res, nil); res.Chunks != 10 {
+		t.Errorf("got %d chunks, want 3 of the first lane and 7 of the second", res.Chunks)
+	}
+	g.end(1, 7, nil)
+	res = Result{Chunks: 3}
+	if g.result(&res, nil); res.Chunks != 10 {
+		t.Errorf("got %d chunks after the lane's end, want 10", res.Chunks)
 	}
 }

@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -10,10 +11,11 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
@@ -39,7 +41,7 @@ func (c *countedReader) ReadAt(b []byte, offset int64) (int, error) {
 	return c.ReaderAt.ReadAt(b, offset)
 }
 
-// meetingReader holds each read until so many have begun. Each lane has one at a time, so that all lanes carry a part.
+// meetingReader holds each read of data until so many have begun. Each lane has one at a time, so that all lanes carry a part, if the source has four pieces for each.
 type meetingReader struct {
 	io.ReaderAt
 	ctx  context.Context //nolint:containedctx // of the test
@@ -53,6 +55,9 @@ func newMeeting(ctx context.Context, r io.ReaderAt, n int) *meetingReader {
 }
 
 func (m *meetingReader) ReadAt(b []byte, offset int64) (int, error) {
+	if len(b) == 0 { // the last look of a lane, which may have carried nothing
+		return m.ReaderAt.ReadAt(b, offset)
+	}
 	m.mu.Lock()
 	if m.left--; m.left == 0 {
 		close(m.met)
@@ -160,7 +165,14 @@ func TestLanes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := testContext(t)
 			var observers [2]*progressSum
-			r := Receiver{MaxLanes: c.most, MaxConnections: c.places, Progress: func() Progress {
+			var tracers [2]atomic.Int32
+			trace := func(side int) func() Tracer {
+				return func() Tracer {
+					tracers[side].Add(1)
+					return func(Step) {}
+				}
+			}
+			r := Receiver{MaxLanes: c.most, MaxConnections: c.places, Trace: trace(1), Progress: func() Progress {
 				observers[1] = &progressSum{t: t}
 				return observers[1]
 			}}
@@ -173,7 +185,7 @@ func TestLanes(t *testing.T) {
 				}
 			}
 			srv := serve(t, device(t, iwarp.Config{}), r, DirOptions{})
-			s := Sender{Lanes: c.lanes, Progress: func() Progress {
+			s := Sender{Lanes: c.lanes, Chunk: 128 << 10, Trace: trace(0), Progress: func() Progress {
 				observers[0] = &progressSum{t: t}
 				return observers[0]
 			}}
@@ -191,10 +203,18 @@ func TestLanes(t *testing.T) {
 					t.Errorf("got %+v, want %d bytes by %d lanes", r, c.size, c.want)
 				}
 			}
+			if got.Lanes != res.Lanes || got.Chunks != res.Chunks {
+				t.Errorf("the sender has %d chunks by %d lanes, the receiver %d by %d", res.Chunks, res.Lanes, got.Chunks, got.Lanes)
+			}
 			if !c.ordered {
 				srv.wantFile("f", data[:c.size])
 			}
 			srv.stop()
+			for i := range tracers {
+				if n := tracers[i].Load(); n != 1 {
+					t.Errorf("side %d has made %d tracers for one transfer", i, n)
+				}
+			}
 			for i, p := range observers {
 				if p.n != int64(c.size) || p.size != p.n || !p.done {
 					t.Errorf("observer %d has %d of %d bytes, finished %t", i, p.n, p.size, p.done)
@@ -236,8 +256,8 @@ func TestLanesResume(t *testing.T) {
 		if crossed := int64(len(data)) - res.Kept; counted.n < crossed || counted.n > crossed+MaxLanes {
 			t.Errorf("%d bytes were read to cross, and %d have crossed", counted.n, crossed)
 		}
-		if got, err := srv.outcome(ctx); err != nil || got.Kept != res.Kept {
-			t.Errorf("the receiver has %+v, %v; the sender kept %d bytes", got, err, res.Kept)
+		if got, err := srv.outcome(ctx); err != nil || got.Kept != res.Kept || got.Chunks != res.Chunks || max(got.Lanes, 1) != max(res.Lanes, 1) {
+			t.Errorf("the receiver has %+v, %v; the sender %+v", got, err, res)
 		}
 		srv.wantFile("f", data)
 	}
@@ -300,7 +320,7 @@ func TestLanesServeFirst(t *testing.T) {
 	}()
 	src := chosenOf(data, 0)
 	src.Data, src.Concurrent = newMeeting(ctx, src.Data, 3), true
-	res, err := (&Sender{Lanes: 3}).Send(ctx, device(t, iwarp.Config{}), l.Addr(), src)
+	res, err := (&Sender{Lanes: 3, Chunk: 128 << 10}).Send(ctx, device(t, iwarp.Config{}), l.Addr(), src)
 	got := <-ended
 	if err != nil || got.err != nil || got.res.Size != int64(len(data)) || res.Lanes != 3 || got.res.Lanes != 3 {
 		t.Errorf("got %+v, %v and %+v, %v", res, err, got.res, got.err)
@@ -525,7 +545,7 @@ func TestGoldenLanes(t *testing.T) {
 	} {
 		b := unhex(t, h)
 		got, err := parseHello(b)
-		if d := cmp.Diff(got, want, cmp.AllowUnexported(hello{}, laneRef{})); d != "" || err != nil {
+		if d := gocmp.Diff(got, want, gocmp.AllowUnexported(hello{}, laneRef{})); d != "" || err != nil {
 			t.Errorf("%s: %v, %s", h, err, d)
 		}
 		if enc := appendHello(nil, want); !bytes.Equal(enc, b) {
@@ -543,7 +563,7 @@ func TestGoldenLanes(t *testing.T) {
 	} {
 		b := unhex(t, h)
 		got, err := parseAnswer(b)
-		if d := cmp.Diff(got, want, cmp.AllowUnexported(answer{}, laneRef{})); d != "" || err != nil {
+		if d := gocmp.Diff(got, want, gocmp.AllowUnexported(answer{}, laneRef{})); d != "" || err != nil {
 			t.Errorf("%s: %v, %s", h, err, d)
 		}
 		if enc := appendAnswer(nil, want); !bytes.Equal(enc, b) {
@@ -560,23 +580,31 @@ func TestGoldenLanes(t *testing.T) {
 	}
 }
 
-// A sender refuses lanes that it has not asked for.
+// A sender refuses lanes that it has not asked for, and larger buffers for each of several lanes than it has asked for, or than the default.
 func TestLanesNotAsked(t *testing.T) {
-	d := &delivery{Sender: &Sender{Lanes: 2}, src: chosenOf(noise(10), 0), digest: SHA256}
 	ref := laneRef{number: 1}
 	for name, c := range map[string]struct {
 		lanes uint8
+		lane  laneRef // of the request
+		chunk int     // that was asked for
 		a     answer
 		ok    bool
 	}{
-		"as asked":       {2, answer{choice: true, lanes: 2, transfer: ref}, true},
-		"more":           {2, answer{choice: true, lanes: 3, transfer: ref}, false},
-		"not asked":      {1, answer{choice: true, lanes: 2, transfer: ref}, false},
-		"without choice": {2, answer{lanes: 2, transfer: ref}, false},
-		"number 0":       {2, answer{choice: true, lanes: 2}, false},
+		"as asked":                 {lanes: 2, a: answer{choice: true, lanes: 2, transfer: ref}, ok: true},
+		"more":                     {lanes: 2, a: answer{choice: true, lanes: 3, transfer: ref}},
+		"not asked":                {lanes: 1, a: answer{choice: true, lanes: 2, transfer: ref}},
+		"without choice":           {lanes: 2, a: answer{lanes: 2, transfer: ref}},
+		"number 0":                 {lanes: 2, a: answer{choice: true, lanes: 2}},
+		"largest chunk, one lane":  {lanes: 2, a: answer{choice: true, chunk: basicChunk}, ok: true},
+		"default chunk":            {lanes: 2, a: answer{choice: true, lanes: 2, transfer: ref, chunk: defaultChunk}, ok: true},
+		"more than the default":    {lanes: 2, a: answer{choice: true, lanes: 2, transfer: ref, chunk: defaultChunk + 1}},
+		"a further lane":           {lanes: 2, lane: ref, a: answer{choice: true, chunk: defaultChunk}, ok: true},
+		"a further lane with more": {lanes: 2, lane: ref, a: answer{choice: true, chunk: defaultChunk + 1}},
+		"the chunk asked for":      {lanes: 2, chunk: 1 << 20, a: answer{choice: true, lanes: 2, transfer: ref, chunk: 1 << 20}, ok: true},
+		"more than was asked for":  {lanes: 2, chunk: minChunk, a: answer{choice: true, lanes: 2, transfer: ref, chunk: minChunk + 1}},
 	} {
-		d.Lanes = int(c.lanes)
-		c.a.protocol, c.a.digest, c.a.chunk, c.a.buffers = Fast, SHA256, minChunk, 1
+		d := &delivery{Sender: &Sender{Lanes: int(c.lanes), Chunk: c.chunk}, src: chosenOf(noise(10), 0), digest: SHA256, lane: c.lane}
+		c.a.protocol, c.a.digest, c.a.chunk, c.a.buffers = Fast, SHA256, cmp.Or(c.a.chunk, minChunk), defaultBuffers
 		if _, err := d.agree(appendAnswer(nil, c.a)); (err == nil) != c.ok {
 			t.Errorf("%s: got %v", name, err)
 		}

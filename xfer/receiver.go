@@ -75,7 +75,7 @@ type Receiver struct {
 	MaxWindow int    // buffers for one sender, at most 1024; 0: 64
 	MaxChunk  int    // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
 	// MaxConnections is the largest number of transfers at once; 0: 64, or as many as the limit of open descriptors allows. Further
-	// connections are refused, but if a connection of the same host has not named its file, the oldest such connection gives way. If
+	// connections are refused, but if a connection of the same host has not named its file, the oldest such connection gives way to a transfer. If
 	// MaxConnections is 8 or more, one host gets at most 9 in 16 of them, so that a host that connects later finds some free.
 	MaxConnections int
 	// MaxMemory bounds the buffers of all transfers in bytes; 0: half of the machine's memory, at most 1 GiB. Each place
@@ -84,15 +84,16 @@ type Receiver struct {
 	// bound senders get fewer and smaller buffers than they ask for, at least 4 KiB.
 	// The paper's program gets its 10 MiB, or is refused.
 	MaxMemory int64
-	// MaxLanes is the largest number of lanes of one transfer (Sender.Lanes), at most [MaxLanes]; 0: 8. Each lane takes a place of MaxConnections, and buffers. The lanes of one
-	// host beside the first ones of its transfers get at most a quarter of the places, so that they keep no other transfer out.
+	// MaxLanes is the largest number of lanes of one transfer (Sender.Lanes), at most [MaxLanes]; 0: 8. Each lane takes a place of MaxConnections, and buffers, until its transfer ends.
+	// The lanes of one host beside the first ones of its transfers get at most a quarter of the places, those of one transfer half of the places that the host could take when it
+	// begins, and none the last one: a host with lanes can have fewer transfers at once, but one more when a lane begins. No connection gives way to a lane, and no lane to a connection.
 	MaxLanes int
 	// Timeout bounds the time without progress, after which the receiver ends a transfer; 0: 30 s. It ends the transfer of a
 	// sender that has not named its file 5 s after it was connected in any case.
 	Timeout time.Duration
 	// Progress returns an observer for each transfer; nil: none.
 	Progress func() Progress
-	// Trace returns a tracer for each transfer; nil: none.
+	// Trace returns a tracer for each transfer; nil: none. Of a transfer of several lanes it gets the steps of the first one.
 	Trace func() Tracer
 	// Done is called for each connection request that was served or refused, but for those of the further lanes of a transfer, by
 	// the goroutine that served it; nil: not called.

@@ -31,7 +31,7 @@ type Sender struct {
 	Timeout time.Duration
 	// Progress returns an observer for each transfer; nil: none.
 	Progress func() Progress
-	// Trace returns a tracer for each transfer; nil: none.
+	// Trace returns a tracer for each transfer; nil: none. Of a transfer of several lanes it gets the steps of the first one.
 	Trace  func() Tracer
 	Logger *slog.Logger // nil: discard
 }
@@ -352,9 +352,12 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 
 // checkAnswer refuses an answer that goes beyond the request.
 func (d *delivery) checkAnswer(a *agreement, imm bool) error {
-	most := or(d.Window, defaultBuffers)
-	if a.protocol == Basic {
+	most, chunk := or(d.Window, defaultBuffers), or(d.Chunk, basicChunk)
+	switch {
+	case a.protocol == Basic:
 		most = 1
+	case a.lanes.n > 1 || d.lane.number != 0: // because the receiver chooses the number of lanes too, each of which has these buffers
+		chunk = or(d.Chunk, defaultChunk)
 	}
 	switch {
 	case d.Protocol != Auto && a.protocol != d.Protocol, a.stream && a.protocol != Fast, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
@@ -365,8 +368,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		return failf(CodeProtocol, "the receiver grants %d lanes; %d were asked for", a.lanes.n, d.asksLanes())
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
-	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):
-		return failf(CodeProtocol, "the receiver grants buffers of %d bytes; %d to %d are in order", a.chunk, minChunk, or(d.Chunk, basicChunk))
+	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > chunk:
+		return failf(CodeProtocol, "the receiver grants buffers of %d bytes; %d to %d are in order", a.chunk, minChunk, chunk)
 	}
 	return nil
 }

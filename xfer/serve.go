@@ -193,13 +193,14 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 	opening, stop := context.WithCancel(ctx)
 	defer stop()
 	endName := func() {}
+	var s *session
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
 			if err := p.named(); err != nil {
 				return nil, err
 			}
 			if a.lanes.ref.lane > 0 {
-				return blocking.keep(a.lanes.group.join(a.lanes.ref.lane, name))
+				return blocking.keep(a.lanes.group.join(a.lanes.ref.lane, name, s.chunks))
 			}
 			f, end, err := h.names.open(opening, name, func() (File, error) { return h.makeFile(req, name, &a) })
 			if err == nil {
@@ -210,12 +211,12 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 	if a.chooses {
 		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
 	}
-	s := newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
+	s = newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
 	s.timeout, s.opening = h.timeout, openTimeout
 	if a.protocol == Fast {
 		s.steps = store.steps
 	}
-	if h.Trace != nil {
+	if h.Trace != nil && a.lanes.ref.lane == 0 {
 		s.trace = h.Trace()
 	}
 	switch g := a.lanes.group; {

@@ -144,6 +144,13 @@ func (s *session) run(ctx context.Context) (Result, error) {
 	return s.result, s.failure
 }
 
+// chunks returns the number of chunks so far.
+func (s *session) chunks() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.result.Chunks
+}
+
 // park waits until something happens.
 func (s *session) park(ctx context.Context) {
 	var completions <-chan struct{}

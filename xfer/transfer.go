@@ -77,7 +77,7 @@ type Result struct {
 	Buffers   int // of the receiver
 	Chunk     int // size of each in bytes
 	Chunks    int64
-	Lanes     int    // connections that have joined the transfer; before its end, those that were granted; 0: one
+	Lanes     int    // connections that have carried the file: the first, and each further one that has carried a part; before the end, those that were granted; 0: one
 	Digest    Digest // NoDigest with Basic; "" if nothing was agreed
 	// Sum is the digest of the file, on which both sides agree if the transfer has
 	// succeeded; zero if the protocol is Basic or Digest is NoDigest, if only a part of the file crossed (Kept), or if several lanes carried it, each with a digest of its own. A receiver that does
