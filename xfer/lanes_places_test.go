@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,7 +27,7 @@ func rawFirst(t *testing.T, srv *server, lanes, granted uint8) (first *rawPeer, 
 		t.Fatalf("%d lanes were granted, want %d", ans.lanes, granted)
 	}
 	first.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("f")}))
-	first.fast(fastLayout)
+	first.fastWorking(fastLayout)
 	ans.transfer.lane = 1
 	return first, ans.transfer
 }
@@ -61,7 +62,7 @@ func TestLanesKeepNoTransferOut(t *testing.T) {
 		}
 		for i, p := range waiting {
 			p.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte{'a' + byte(i)}}))
-			p.fast(fastLayout)
+			p.fastWorking(fastLayout)
 			p.leave()
 		}
 		first.leave()
@@ -97,8 +98,9 @@ func TestLanesNeverGiveWay(t *testing.T) {
 	data := noise(24 << 20)
 	src := chosenOf(data, 0)
 	src.Concurrent = true
-	agreed, goOn := make(chan struct{}), make(chan struct{})
-	src.Data = readHook{src.Data, func(int64) { <-goOn }}
+	agreed, reading, goOn := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(reading) })
+	src.Data = readHook{src.Data, func(int64) { begin(); <-goOn }}
 	log := onLine("sending", func(n int32) {
 		if n == 2 { // the second lane
 			close(agreed)
@@ -113,10 +115,12 @@ func TestLanesNeverGiveWay(t *testing.T) {
 		res, err = (&Sender{Lanes: 2, Logger: log}).Send(ctx, dev, srv.addr, src)
 		sent <- err
 	}()
-	select {
-	case <-agreed:
-	case err := <-sent:
-		t.Fatalf("the transfer ends early: %v", err)
+	for _, begun := range []chan struct{}{agreed, reading} { // and the first lane has named its file
+		select {
+		case <-begun:
+		case err := <-sent:
+			t.Fatalf("the transfer ends early: %v", err)
+		}
 	}
 	for range 3 { // the last one is accepted when another connection has given way to it
 		dialRaw(t, srv.addr, plainHello)
@@ -335,14 +339,14 @@ func TestLanesWithoutAPart(t *testing.T) {
 	first, ref := rawFirst(t, srv, 2, 2)
 	second := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
 	second.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("f")}))
-	second.fast(fastLayout)
+	second.fastWorking(fastLayout)
 	close(f.may)
 	for _, p := range []*rawPeer{second, first} {
-		if m := p.fast(fastWant); m.count != 0 || m.word != 1 {
+		if m := p.fastWorking(fastWant); m.count != 0 || m.word != 1 {
 			t.Fatalf("got %+v", m)
 		}
 		p.send(appendFast(nil, fastMessage{kind: fastEnd}))
-		p.fast(fastDone)
+		p.fastWorking(fastDone)
 		p.leave()
 	}
 	if res, err := srv.outcome(ctx); err != nil || res.Lanes != 1 || res.Kept != 40<<20 {
