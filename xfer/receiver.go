@@ -95,7 +95,7 @@ type Receiver struct {
 	Progress func() Progress
 	// Trace returns a tracer for each transfer; nil: none. Of a transfer of several lanes it gets the steps of the first one.
 	Trace func() Tracer
-	// Done is called for each connection request that was served or refused, but for those of the further lanes of a transfer, by
+	// Done is called for each connection request that was served or refused, but for those of further lanes that have the secret of their transfer, by
 	// the goroutine that served it; nil: not called.
 	Done func(Result, error)
 	// Logger takes a line for each file that is stored, and a bounded number of lines for each host about transfers that
