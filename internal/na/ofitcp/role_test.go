@@ -275,6 +275,10 @@ func TestManyClients(t *testing.T) {
 	if limit := 4*int(clients) + 50; goroutines > limit { // listener and connection of each client, and the server's
 		t.Errorf("%d goroutines, want at most %d", goroutines, limit)
 	}
+	limit := time.Millisecond // one that wakes up every millisecond for one connection uses some 10 ms
+	if invariants.Race {
+		limit *= 3 // because the detector's work for the runtime's own wake-ups counts too, and more so beside other programs
+	}
 	least := time.Hour // a window in which nothing else goes on in this process, such as a collection
 	for range 10 {
 		before := cpuTime(t)
@@ -285,8 +289,8 @@ func TestManyClients(t *testing.T) {
 		}
 	}
 	t.Logf("idle: %v in 300 ms", least)
-	if least > time.Millisecond {
-		t.Errorf("idle, but %v of processor time were used in 300 ms", least)
+	if least > limit {
+		t.Errorf("idle, but %v of processor time were used in 300 ms, limit %v", least, limit)
 	}
 	for _, c := range peers {
 		wg.Go(func() { c.must(t, []byte("again")) })
