@@ -78,11 +78,11 @@ func (c *outage) run() {
 	check(t, os.RemoveAll(in))
 	check(t, os.Mkdir(in, 0o755))
 	c.stored = map[string]int{}
+	c.after = time.Duration(c.random.Int64N(int64(longestWork)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	work.Go(func() { c.receive(ctx, in) })
 	work.Go(func() { c.neighbour(ctx) })
-	c.after = time.Duration(c.random.Int64N(int64(longestWork)))
 	<-time.NewTimer(c.after).C
 	c.disk.cut()
 	cancel()
