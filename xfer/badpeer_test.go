@@ -310,7 +310,7 @@ func TestBusy(t *testing.T) {
 	p.leave()
 	_, err = srv.outcome(ctx)
 	wantCode(t, err, CodeLost, false)
-	for { // the place is free soon after the server has told of the end
+	for { // because the server frees the place soon after it has reported the end
 		_, err := (&Sender{}).Send(ctx, dev, srv.addr, sourceOf("f", nil))
 		if errors.Is(err, CodeBusy) {
 			continue

@@ -223,7 +223,7 @@ func (h *host) groupOf(ref *laneRef) (*laneGroup, error) {
 	g, over := h.lanes.find(ref)
 	switch {
 	case g == nil:
-		return nil, failf(CodeProtocol, "the request is for a lane of a transfer that this receiver does not have, or has another secret than it")
+		return nil, failf(CodeProtocol, "the request is for a lane of a transfer that this receiver does not have, or has the wrong secret")
 	case over:
 		return nil, failf(CodeBusy, "the transfer of this lane has ended")
 	}
@@ -237,7 +237,7 @@ func (h *host) chooseLane(hi *hello) (a agreement, why string, err error) {
 	case err != nil:
 		return a, "", err
 	case hi.digest != g.digest:
-		return a, "", failf(CodeProtocol, "the request of lane %d has digest %s, and the transfer %s", hi.join.lane, hi.digest, g.digest)
+		return a, "", failf(CodeProtocol, "the request of lane %d has digest %s, and the transfer %s", int(hi.join.lane)+1, hi.digest, g.digest)
 	}
 	if err := g.claim(hi.join.lane); err != nil {
 		return a, "", err

@@ -189,7 +189,7 @@ func (g *laneGroup) claim(lane uint8) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if lane == 0 || lane >= g.lanes || g.taken>>lane&1 != 0 {
-		return failf(CodeProtocol, "the request is for lane %d of a transfer of %d lanes, which has it already or cannot have it", lane, g.lanes)
+		return failf(CodeProtocol, "the request is for lane %d of a transfer of %d lanes; the lane was not granted, or another connection has it", int(lane)+1, g.lanes)
 	}
 	g.taken |= 1 << lane
 	return nil
@@ -414,7 +414,7 @@ func (l *laneFile) Choose(o Offer) error {
 	g := l.g
 	if l.lane > 0 {
 		if o.Head != 0 || o.Wishes != 0 {
-			return failf(CodeProtocol, "lane %d has a head of %d bytes and wishes %#x; both belong to the first lane", l.lane, o.Head, uint32(o.Wishes))
+			return failf(CodeProtocol, "lane %d has a head of %d bytes and wishes %#x; both belong to the first lane", int(l.lane)+1, o.Head, uint32(o.Wishes))
 		}
 		return nil
 	}
@@ -444,7 +444,7 @@ func (l *laneFile) Want() (w Wanted, err error) {
 			return w, err
 		}
 		if g.started && l.lane > 0 && l.name != g.name {
-			return w, failf(CodeProtocol, "lane %d is for %q, and the transfer for %q", l.lane, l.name, g.name)
+			return w, failf(CodeProtocol, "lane %d is for %q, and the transfer for %q", int(l.lane)+1, l.name, g.name)
 		}
 		if l.lane == 0 && len(g.sums)+len(g.removals) > 0 {
 			w.Removals, w.Ranges = g.removals, g.sums
@@ -485,7 +485,7 @@ func (l *laneFile) WriteAt(b []byte, offset int64) (int, error) {
 	}
 	if len(l.pieces) == 0 || l.pieces[0].at != offset || offset+int64(len(b)) > l.pieces[0].end {
 		g.mu.Unlock()
-		return 0, failf(CodeOther, "lane %d writes %d bytes at offset %d, which are not of its piece", l.lane, len(b), offset)
+		return 0, failf(CodeOther, "lane %d writes %d bytes at offset %d, which are not of its piece", int(l.lane)+1, len(b), offset)
 	}
 	p := l.pieces[0]
 	for !g.anyOrder && g.under[0] != p && l.checkLocked() == nil {
@@ -599,7 +599,7 @@ func (l *laneFile) Discard() error {
 	g := l.g
 	if l.lane > 0 {
 		if !l.late {
-			g.fail(failf(CodeCanceled, "lane %d of %d has ended early", l.lane, g.lanes))
+			g.fail(failf(CodeCanceled, "lane %d of %d has ended early", int(l.lane)+1, g.lanes))
 		}
 		return nil
 	}

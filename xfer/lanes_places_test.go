@@ -50,7 +50,7 @@ func TestLanesKeepNoTransferOut(t *testing.T) {
 		if err == nil {
 			t.Fatal("a lane without the secret is accepted")
 		}
-		wantText(t, err.Error(), "another secret")
+		wantText(t, err.Error(), "the wrong secret")
 		err = rawLane(t, srv.addr, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1})
 		switch {
 		case refused == "" && err != nil:

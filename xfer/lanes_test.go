@@ -398,13 +398,13 @@ func TestLanesStranger(t *testing.T) {
 		text  string
 		alone bool // the receiver reports it, because it is not of the transfer
 	}{
-		"first bit of the secret": {hello{join: with(func(r *laneRef) { r.secret[0] ^= 1 }), digest: NoDigest}, "another secret", true},
-		"last bit of the secret":  {hello{join: with(func(r *laneRef) { r.secret[laneSecretLen-1] ^= 0x80 }), digest: NoDigest}, "another secret", true},
-		"no secret":               {hello{join: with(func(r *laneRef) { r.secret = [laneSecretLen]byte{} }), digest: NoDigest}, "another secret", true},
+		"first bit of the secret": {hello{join: with(func(r *laneRef) { r.secret[0] ^= 1 }), digest: NoDigest}, "the wrong secret", true},
+		"last bit of the secret":  {hello{join: with(func(r *laneRef) { r.secret[laneSecretLen-1] ^= 0x80 }), digest: NoDigest}, "the wrong secret", true},
+		"no secret":               {hello{join: with(func(r *laneRef) { r.secret = [laneSecretLen]byte{} }), digest: NoDigest}, "the wrong secret", true},
 		"another transfer":        {hello{join: with(func(r *laneRef) { r.number++ }), digest: NoDigest}, "does not have", true},
-		"lane 0":                  {hello{join: with(func(r *laneRef) { r.lane = 0 }), digest: NoDigest}, "cannot have it", false},
-		"lane beyond":             {hello{join: with(func(r *laneRef) { r.lane = 3 }), digest: NoDigest}, "cannot have it", false},
-		"last lane of all":        {hello{join: with(func(r *laneRef) { r.lane = 255 }), digest: NoDigest}, "cannot have it", false},
+		"lane 0":                  {hello{join: with(func(r *laneRef) { r.lane = 0 }), digest: NoDigest}, "was not granted", false},
+		"lane beyond":             {hello{join: with(func(r *laneRef) { r.lane = 3 }), digest: NoDigest}, "was not granted", false},
+		"last lane of all":        {hello{join: with(func(r *laneRef) { r.lane = 255 }), digest: NoDigest}, "was not granted", false},
 		"another digest":          {hello{join: &good, digest: SHA256}, "has digest sha256", false},
 	} {
 		err := rawLane(t, srv.addr, c.h)
@@ -422,7 +422,7 @@ func TestLanesStranger(t *testing.T) {
 		t.Errorf("the lane was refused: %v", err)
 	}
 	err := rawLane(t, srv.addr, hello{join: &good, digest: NoDigest})
-	wantText(t, err.Error(), "has it already")
+	wantText(t, err.Error(), "another connection has it")
 	if len(srv.told) > 0 {
 		t.Errorf("the receiver has also reported %v", srv.errs)
 	}
@@ -446,8 +446,8 @@ func TestLanesBad(t *testing.T) {
 		text string
 		dies bool // after OPEN
 	}{
-		"another name": {open: fastMessage{kind: fastOpen, tail: []byte("g")}, code: CodeProtocol, text: `lane 2 of 2: lane 1 is for "g"`},
-		"a head":       {open: fastMessage{kind: fastOpen, number: 5, tail: []byte("f")}, code: CodeProtocol, text: "lane 2 of 2: lane 1 has a head of 5 bytes"},
+		"another name": {open: fastMessage{kind: fastOpen, tail: []byte("g")}, code: CodeProtocol, text: `lane 2 of 2: lane 2 is for "g"`},
+		"a head":       {open: fastMessage{kind: fastOpen, number: 5, tail: []byte("f")}, code: CodeProtocol, text: "lane 2 of 2: lane 2 has a head of 5 bytes"},
 		"wishes":       {open: fastMessage{kind: fastOpen, word: uint32(WishDelete), tail: []byte("f")}, code: CodeProtocol, text: "both belong to the first lane"},
 		"dies":         {open: fastMessage{kind: fastOpen, tail: []byte("f")}, code: CodeLost, text: "lane 2 of 2: ", dies: true},
 	} {

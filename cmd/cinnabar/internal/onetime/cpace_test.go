@@ -54,7 +54,7 @@ func TestCPaceVectors(t *testing.T) {
 	}
 }
 
-// finish refuses a share that would give a secret which anybody knows.
+// TestCPaceRefuses: the method finish refuses a share of the peer with which the secret would be known to anybody.
 func TestCPaceRefuses(t *testing.T) {
 	c := newCPace([]byte("x"), make([]byte, sidLen), true)
 	for name, share := range map[string][]byte{
