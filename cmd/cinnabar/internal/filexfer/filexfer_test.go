@@ -296,11 +296,19 @@ func TestRecvCutShort(t *testing.T) {
 		t.Error("a complete transfer counts as cut short")
 	}
 	r.done(ctx, sampleFast, sampleFailure)
-	if !r.cut.Load() {
-		t.Error("a transfer that was cut short does not count")
+	if r.cut.Load() {
+		t.Error("a transfer that was refused before the end, and reported after it, counts as cut short")
 	}
 	if got := strings.Count(o.Err.String(), "--overwrite"); got != 2 {
 		t.Errorf("%d failures were explained, want 2:\n%s", got, &o.Err)
+	}
+	r.done(ctx, sampleFast, &xfer.Error{Op: "receive", Code: xfer.CodeCanceled, Remote: true})
+	if r.cut.Load() {
+		t.Error("a transfer that its sender gave up counts as cut short")
+	}
+	r.done(ctx, sampleFast, &xfer.Error{Op: "receive", Code: xfer.CodeCanceled, Err: context.Cause(ctx)})
+	if !r.cut.Load() {
+		t.Error("a transfer that was cut short does not count")
 	}
 }
 

@@ -411,10 +411,20 @@ func (r *receiving) explain(err error) error {
 	return err
 }
 
+// cutShort reports whether a transfer failed with err because ctx ended. A transfer that was refused, or whose peer gave up, may be reported only after
+// the end of ctx, because the receiver waits until the peer has closed the connection.
+func cutShort(ctx context.Context, err error) bool {
+	if errors.Is(err, context.Cause(ctx)) {
+		return true
+	}
+	x, ok := errors.AsType[*xfer.Error](err)
+	return ok && x.Code == xfer.CodeCanceled && !x.Remote
+}
+
 // done prints how one transfer went.
 func (r *receiving) done(ctx context.Context, res xfer.Result, err error) {
 	if err != nil {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && cutShort(ctx, err) {
 			r.cut.Store(true)
 		}
 		more, ok := cli.MayPrint(res.Peer)
