@@ -290,12 +290,93 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%s: times %v %v %v %v", side, l.P50, l.P90, l.P99, l.Max)
 		}
 	}
+	text := get(t, page, "?view=latency").Body.String()
+	for _, side := range []string{"client", "server"} {
+		want := fmt.Sprintf("<strong><bdi>half</bdi></strong> <small>%s</small><br><small>%d calls, %d failed;", side, callers*each, failed.Load())
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q: %s", want, text)
+		}
+	}
 	if events.Load() == 0 {
 		t.Error("the program's own monitor gets no events any more")
 	}
 	if text := get(t, page, "").Body.String(); !strings.Contains(text, "no engine is open") {
 		t.Errorf("closed engines are on the page: %s", text)
 	}
+}
+
+// TestFiguresOfMoment compares the page with requests that a load generator holds at the handlers of a pool and in its queue, with its calls, and with
+// the bytes that its server has read.
+// parity: P03
+func TestFiguresOfMoment(t *testing.T) {
+	const workers, held, each, size = 2, 5, 40, 3 << 20
+	atServer, atClient := New(nil), New(nil)
+	server := engine(t, atServer, cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "load", Workers: workers}}})
+	client := engine(t, atClient, cinnabar.Config{})
+	pool := cinnabar.WithPool(server.LookupPool("load"))
+	release, entered := make(chan struct{}), make(chan struct{}, held)
+	half, hold := cinnabar.NewRPC[int32, int32]("half"), cinnabar.NewRPC[struct{}, struct{}]("hold")
+	must(t, half.Handle(server, func(_ context.Context, n int32) (int32, error) { return n / 2, nil }, pool))
+	must(t, hold.Handle(server, func(context.Context, struct{}) (struct{}, error) {
+		entered <- struct{}{}
+		<-release
+		return struct{}{}, nil
+	}, pool))
+	fetch := cinnabar.NewRPC[cinnabar.BulkHandle, int64]("fetch")
+	must(t, fetch.Handle(server, func(ctx context.Context, h cinnabar.BulkHandle) (int64, error) {
+		b, err := server.Alloc(cinnabar.ReadWrite, size)
+		if err != nil {
+			return 0, err
+		}
+		n, err := h.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, b)
+		return n, errors.Join(err, b.Close())
+	}))
+	ep, err := client.Lookup(server.Addr())
+	must(t, err)
+	lent, err := client.Alloc(cinnabar.ReadOnly, size)
+	must(t, err)
+	for n := range int32(each) {
+		_, err := half.Call(t.Context(), ep, n)
+		must(t, err)
+	}
+	var waiting []*cinnabar.Pending[struct{}]
+	for range held {
+		waiting = append(waiting, hold.Start(t.Context(), ep, struct{}{}))
+	}
+	for range workers {
+		<-entered
+	}
+	// The server has all requests once it has answered this one, which the same connection carries behind them.
+	_, err = fetch.Call(t.Context(), ep, lent.Handle())
+	must(t, err)
+	count := func(text, part string) int { return strings.Count(text, part) }
+	overview, calls, memory := get(t, atServer, "").Body.String(), get(t, atClient, "?view=calls").Body.String(), get(t, atClient, "?view=memory").Body.String()
+	for _, want := range []string{
+		// Running, waiting, queued, served with those that run, refused.
+		fmt.Sprintf(`<bdi>load</bdi></td><td class="n">%d</td><td class="n">0</td><td class="n">%d</td><td class="n">%d</td><td class="n">0</td>`, workers, held-workers, each+workers),
+		"<dt>bytes read</dt><dd>3.0 MiB</dd>", "<dt>requests refused</dt><dd>0</dd>",
+	} {
+		if !strings.Contains(overview, want) {
+			t.Errorf("the server's page lacks %q: %s", want, overview)
+		}
+	}
+	_, requests, _ := strings.Cut(overview, "Requests of peers")
+	if running, queued := count(requests, `<td>running</td><td class="t"><bdi>hold`), count(requests, `<td>queued</td><td class="t"><bdi>hold`); running != workers || queued != held-workers {
+		t.Errorf("%d requests run and %d are queued on the page, want %d and %d: %s", running, queued, workers, held-workers, requests)
+	}
+	_, own, _ := strings.Cut(calls, "Calls of this process")
+	if n := count(own, "<bdi>hold</bdi>"); n != held {
+		t.Errorf("%d calls are on the client's page, want %d: %s", n, held, own)
+	}
+	if !strings.Contains(memory, "Exposed memory: 1, 3.0 MiB") || !strings.Contains(memory, "page_test.go") {
+		t.Errorf("the client's page lacks the memory and the place where it was made: %s", memory)
+	}
+	close(release)
+	for _, w := range waiting {
+		_, err := w.Wait()
+		must(t, err)
+	}
+	must(t, lent.Close())
 }
 
 // counter is a Monitor of the program.
