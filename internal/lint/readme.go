@@ -2,14 +2,19 @@ package lint
 
 import (
 	"fmt"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 const readmeFile = "README.md"
 
 // shellPages are the pages of which CI runs the shell blocks.
-var shellPages = []string{readmeFile, "docs/tour.md", "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/native.md", "docs/tutorial.md", "docs/doctor.md", "docs/observe.md", "docs/metrics.md", "docs/ten-minutes.md", "docs/wire.md", "docs/service.md"}
+var shellPages = []string{readmeFile, "docs/tour.md", "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/native.md", "docs/tutorial.md", "docs/doctor.md", "docs/observe.md", "docs/metrics.md", "docs/ten-minutes.md", "docs/wire.md", "docs/service.md", "docs/rpc-verbs.md"}
+
+// ciRun is the program of CI.
+const ciRun = ".ci/run"
 
 // readmeCommands must stand in a shell block of the README, each on a line of its own, because a newcomer types them first.
 var readmeCommands = []string{
@@ -47,7 +52,8 @@ func checkReadme(t *tree) []finding {
 	return found
 }
 
-// checkShellPages wants every command of the shell pages in a block that CI runs.
+// checkShellPages wants every command of the shell pages in a block that CI runs, and shell blocks on no other page of the manual. A test in
+// examples/course runs those of the course.
 func checkShellPages(t *tree) []finding {
 	var found []finding
 	for _, name := range shellPages {
@@ -59,8 +65,31 @@ func checkShellPages(t *tree) []finding {
 		for _, b := range fencedBlocks(f) {
 			found = append(found, checkBlock(t, f, b)...)
 		}
+		if run := t.file(ciRun); run == nil || !run.hasLine(".ci/readme "+name) {
+			found = append(found, finding{path: ciRun, text: "no line .ci/readme " + name})
+		}
+	}
+	for _, f := range t.files {
+		if path.Dir(f.path) != path.Dir(manualIndex) || !strings.HasSuffix(f.path, ".md") || slices.Contains(shellPages, f.path) {
+			continue // the pages of the course are in a folder below
+		}
+		for _, b := range fencedBlocks(f) {
+			if b.isShell() {
+				found = append(found, finding{f.path, b.line, "a shell block on a page of which CI runs none"})
+			}
+		}
 	}
 	return found
+}
+
+// hasLine reports whether a file has the line, with any indentation.
+func (f *file) hasLine(want string) bool {
+	for _, l := range f.lines {
+		if strings.TrimSpace(l) == want {
+			return true
+		}
+	}
+	return false
 }
 
 func hasCommand(blocks []block, want string) bool {

@@ -358,6 +358,7 @@ func TestRuleShellPages(t *testing.T) {
 		files := map[string]string{"cmd/cinnabar/main.go": "package main\n"}
 		for _, page := range shellPages {
 			files[page] = "words"
+			files[ciRun] += "\t.ci/readme " + page + "\n"
 		}
 		files[readmeFile] = goodReadme + more
 		return files
@@ -367,8 +368,16 @@ func TestRuleShellPages(t *testing.T) {
 		delete(files, page)
 		return files
 	}
+	other := func(page, text string) map[string]string {
+		files := with("")
+		files[page] = text
+		return files
+	}
 	runCases(t, checkShellPages, []ruleCase{
 		{"good", with(""), ""},
+		{"page that CI does not run", other(ciRun, strings.Replace(with("")[ciRun], "readme "+shellPages[1], "", 1)), ".ci/run: no line .ci/readme " + shellPages[1]},
+		{"shell block on another page", other("docs/other.md", "words\n```sh\nls\n```\n"), "docs/other.md:2: a shell block on a page of which CI runs none"},
+		{"page of the course", other("docs/course/1.md", "```sh\nls\n```\n"), ""},
 		{"server", with("```sh server=7174\ngo run ./cmd/cinnabar rping -s\n```\n"), ""},
 		{"no such package", with("```sh\ngo run ./cmd/other\n```\n"), "README.md:8: no package at ./cmd/other"},
 		{"hidden command", with("```text\n$ make\n```\n"), "README.md:8: command in a text block"},
