@@ -81,7 +81,7 @@ var commandCases = map[string]commandCase{
 		keys: "atomic_cap capabilities hw_ver limits max_mr_size name node_guid ports qp_types sys_image_guid transport vendor_id vendor_part_id",
 	},
 	"pingpong": {
-		runs: true, wrong: []string{"a b", "-n 0", "-i 9", "--odp", "--data-port 5 localhost"}, failing: []string{"-p 1 127.0.0.1", "-p PORT", "--device nope"},
+		runs: true, wrong: []string{"a b", "-n 0", "-i 9", "--timeout 0s", "--odp", "--data-port 5 localhost"}, failing: []string{"-p 1 127.0.0.1", "-p PORT", "--device nope"},
 		waits: []waitCase{{"-p FREE", "local address", interrupted}},
 	},
 	"rping": {
@@ -231,7 +231,7 @@ func (f failingWriter) Write([]byte) (int, error) { return 0, f.err }
 // Options that several commands have are the same everywhere.
 func TestOptionsOfEveryCommand(t *testing.T) {
 	letters := map[string]string{"json": "j", "timeout": "t", "device": "d"}
-	except := map[string][]string{"json": {"pingpong"}, "device": {"rping"}} // letters that rdma-core's programs use
+	except := map[string][]string{"json": {"pingpong"}, "timeout": {"pingpong"}, "device": {"rping"}} // letters that rdma-core's programs use
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		wrong := append(strings.Fields(words), "--no-such-flag")
 		clitest.WantRun(t, cli.ExitUsage, wrong, "unknown flag: --no-such-flag", "--help lists the options")

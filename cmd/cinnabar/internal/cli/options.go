@@ -25,7 +25,11 @@ func JSONFlag(f *pflag.FlagSet, to *bool) {
 
 // TimeoutFlag adds --timeout with a default value and with the help text of the command.
 func TimeoutFlag(f *pflag.FlagSet, to *time.Duration, value time.Duration, meaning string) {
-	f.DurationVarP(to, "timeout", "t", value, meaning)
+	letter := "t"
+	if f.ShorthandLookup(letter) != nil {
+		letter = ""
+	}
+	f.DurationVarP(to, "timeout", letter, value, meaning)
 }
 
 // DeviceFlag adds --device to a command. Without the option each command uses the software device, even if the machine has others,

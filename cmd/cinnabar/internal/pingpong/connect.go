@@ -23,6 +23,9 @@ const (
 	// meetTimeout bounds the time in which the two sides find each other once
 	// their TCP connection stands, so that a peer which stops half-way does not block the other.
 	meetTimeout = 10 * time.Second
+
+	// defaultTimeout is that of --timeout.
+	defaultTimeout = 30 * time.Second
 )
 
 // settings returns the values that both sides must agree on, by the names of their options.

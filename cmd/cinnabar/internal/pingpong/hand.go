@@ -30,22 +30,16 @@ const (
 
 	// maxLine bounds the line with the settings.
 	maxLine = 512
-
-	// maxSilence bounds the time without a completion where no connection
-	// shows that the peer is gone, or that a message was lost.
-	maxSilence = 30 * time.Second
 )
 
-var errSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options", maxSilence)
+// errSilence is the cause that ends a run without messages. Its text follows the time of --timeout.
+var errSilence = errors.New("the peer is frozen or gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options")
 
-// limitSilence ends the context when nothing has completed for long, if the
-// queue pair was connected by hand.
+// limitSilence ends the context when nothing has completed for the time of --timeout. The end of a connection does not show that a process is frozen,
+// and a queue pair that was connected by hand has no connection that might end.
 func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
-	if b.oob == nil {
-		return ctx, func() {}
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	b.silence = time.AfterFunc(maxSilence, func() { cancel(errSilence) })
+	b.silence = time.AfterFunc(b.o.timeout, func() { cancel(fmt.Errorf("no message for %v (--timeout): %w", b.o.timeout, errSilence)) })
 	return ctx, func() {
 		b.silence.Stop()
 		cancel(nil)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,8 +32,9 @@ type options struct {
 	check   bool // -c
 
 	json    bool
-	results io.Writer    // of --json; nil without it
-	data    uint16       // --data-port; 0: a free one
+	results io.Writer // of --json; nil without it
+	data    uint16    // --data-port; 0: a free one
+	timeout time.Duration
 	service verbs.QPType // of --transport; 0: RC
 
 	// The following have a meaning only where the queue pair is connected by hand.
@@ -134,6 +136,7 @@ func (o *options) addFlags(f *pflag.FlagSet, transport *string) {
 		f.Lookup(r.long).Hidden = true
 	}
 	cli.JSONFlag(f, &o.json)
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end after this time without a message, because the other side is frozen or gone")
 }
 
 // checkRefused names the first option given that cannot be honoured.
@@ -220,6 +223,8 @@ func (o *options) validate() error {
 		return cli.Usagef("invalid mtu %d: it is 256, 512, 1024, 2048 or 4096", o.mtu)
 	case o.sl < 0 || o.sl > 15:
 		return cli.Usagef("invalid sl %d: service levels are 0 to 15", o.sl)
+	case o.timeout <= 0:
+		return cli.Usagef("--timeout is %v; want a time above 0, such as 30s", o.timeout)
 	case o.gid < -1 || o.gid > math.MaxUint8:
 		return cli.Usagef("invalid gid-idx %d: 0 to %d are possible", o.gid, math.MaxUint8)
 	case o.data != 0 && o.host != "":

@@ -77,7 +77,7 @@ type bouncer struct {
 	send    []verbs.SendWR
 	receive []verbs.RecvWR // rxDepth equal requests
 	batch   [2]verbs.WC    // completions at hand
-	silence *time.Timer    // ends the run when nothing completes; nil: the connection's end does
+	silence *time.Timer    // ends the run when nothing completes
 }
 
 // newBouncer makes a side with its receives posted.
@@ -179,9 +179,7 @@ func (b *bouncer) step(ctx context.Context) error {
 	if err != nil {
 		return cli.Reason(ctx, err)
 	}
-	if b.silence != nil {
-		b.silence.Reset(maxSilence)
-	}
+	b.silence.Reset(b.o.timeout)
 	for i := range b.batch[:n] {
 		if err := b.completed(&b.batch[i]); err != nil || b.done() {
 			return err

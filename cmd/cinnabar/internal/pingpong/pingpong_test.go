@@ -76,7 +76,7 @@ func testBoth(t *testing.T, dev *verbs.Device, server, client options) (outS, ou
 }
 
 func defaults() options {
-	return options{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true, mtu: 1024, gid: -1}
+	return options{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true, mtu: 1024, gid: -1, timeout: defaultTimeout}
 }
 
 // outputLines is what both sides print, as ibv_rc_pingpong does.
