@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -27,7 +30,43 @@ import (
 type terminal struct {
 	user, program *os.File
 	reader        sync.WaitGroup
-	text          bytes.Buffer // complete after all
+
+	mu sync.Mutex
+	// +checklocks:mu
+	text bytes.Buffer
+	more chan struct{} // capacity 1; something was written since
+}
+
+// Write keeps the text of the reader.
+func (p *terminal) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+	return p.text.Write(b)
+}
+
+func (p *terminal) written() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// expect waits until a line has the pattern.
+func (p *terminal) expect(t *testing.T, pattern string) {
+	t.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
+	defer cancel()
+	for !re.MatchString(strings.ReplaceAll(p.written(), "\r", "")) {
+		select {
+		case <-p.more:
+		case <-ctx.Done():
+			t.Fatalf("the terminal does not show %q: %q", pattern, p.written())
+		}
+	}
 }
 
 // openTerminal makes a terminal of so many columns, which is read until all is called.
@@ -48,8 +87,8 @@ func openTerminal(t *testing.T, columns int) *terminal {
 	if err != nil {
 		t.Skipf("no pseudo-terminals here: %v", err)
 	}
-	p := &terminal{user: user, program: program}
-	p.reader.Go(func() { _, _ = io.Copy(&p.text, user) }) // fails when the program's side is closed
+	p := &terminal{user: user, program: program, more: make(chan struct{}, 1)}
+	p.reader.Go(func() { _, _ = io.Copy(p, user) }) // fails when the program's side is closed
 	t.Cleanup(func() { p.all() })
 	return p
 }
@@ -59,7 +98,7 @@ func (p *terminal) all() string {
 	cli.Shut(p.program)
 	p.reader.Wait()
 	cli.Shut(p.user)
-	return p.text.String()
+	return p.written()
 }
 
 // TestTroubleWidth checks that the help of each command fits terminals of 80 and of 40 columns. Lines that a shell reads, which are the usage and the
@@ -87,6 +126,148 @@ func TestTroubleWidth(t *testing.T) {
 			}
 		}
 	})
+}
+
+// columnCase is a run of a command whose output stands on terminals of 80 and of 40 columns.
+type columnCase struct {
+	args  string
+	code  int
+	free  string // pattern of lines that may be longer than a terminal of 80 columns, because they are records or have addresses and names of any length
+	fits  bool   // on 40 columns, no line is longer; otherwise the terminal breaks lines, and all words are there
+	none  string // the reason for which the command has no row; the other fields are empty then
+	draws bool   // it draws bars, which move the cursor
+}
+
+// columnCases has the row of each command that ends by itself; those of servers are their interrupts in troubleRows.
+var columnCases = map[string]columnCase{
+	"demo":              {args: "SMALL", free: " between processes "},
+	"send":              {args: "SMALL RECEIVER", draws: true, free: "."},
+	"get":               {args: "FILES small --dir DIR", draws: true, free: "."},
+	"ls":                {args: "FILES"},
+	"devices":           {args: "-v", free: "."},
+	"rping":             {args: "-c -v -C 3 -a 127.0.0.1 -p RPING", free: "^ping data: "},
+	"compare":           {args: "--size 64KiB"},
+	"perf rate":         {args: "PERF --size 64 --count 1"},
+	"perf bw-read":      {args: "PERF --size 64 --count 1"},
+	"perf bw-write":     {args: "PERF --size 64 --count 1"},
+	"perf registration": {args: "--most 4KiB"},
+	"doctor":            {args: "--only capabilities,seccomp,routes", fits: true},
+	"info":              {args: "-l"},
+	"query":             {args: "SERVER --state", free: "."},
+	"shutdown":          {args: "MORTAL"},
+	"call":              {args: "SERVER sum", code: cli.ExitFailure, free: "^cinnabar call: "},
+	"ping":              {args: "SERVER -n 1", free: "^1 round trip over tcp to "},
+	"id":                {args: "sum"},
+	"token new":         {},
+	"wire":              {args: "CAPTURE", free: "^ +[0-9]+ "},
+	"mem alloc":         {args: "LENDER 5", free: "^rmem:"},
+	"mem put":           {args: "TOKEN SMALL"},
+	"mem get":           {args: "TOKEN"},
+	"mem free":          {args: "LOST", code: cli.ExitFailure, free: "^cinnabar mem free: "},
+	"mem stat":          {args: "LENDER"},
+	"version":           {},
+	"help":              {args: "send"}, // TestTroubleWidth has that of each command
+	"top":               {none: "TestScreens and TestPainter of its package draw it on 80 and 40 columns"},
+}
+
+// letters matches words that are the same in each run, unlike figures and their units.
+var letters = regexp.MustCompile(`^[A-Za-z][a-z-]+[:,;.]?$`)
+
+// onTerminal runs a command on a terminal, and returns the text that it writes there. ready is the pattern at which it is interrupted, if it is a server.
+func onTerminal(t *testing.T, columns int, args []string, code int, ready string) string {
+	t.Helper()
+	term := openTerminal(t, columns)
+	cmd := clitest.Exec(t, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.program, term.program, term.program
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if ready != "" {
+		term.expect(t, ready)
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = cmd.Wait() // the exit code is compared
+	text := strings.ReplaceAll(term.all(), "\r\n", "\n")
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("%q: exit code %d, want %d: %s", args, got, code, text)
+	}
+	return text
+}
+
+// TestTroubleColumns runs each command on terminals of 80 and of 40 columns. On 80 columns its output fits. On 40, a command breaks its lines itself, or it
+// prints all that it prints on 80, and the terminal breaks them. No command but those with bars moves the cursor.
+func TestTroubleColumns(t *testing.T) {
+	shared := map[string]string{}
+	for _, word := range []string{"SERVER", "LENDER", "TOKEN", "PERF", "CAPTURE", "SMALL", "LOST"} {
+		shared[word] = newCaseWords(t).words[word]()
+	}
+	seen := map[string]bool{}
+	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
+		if isGroup(words, cmd) {
+			return
+		}
+		c, ok := columnCases[words]
+		ready := ""
+		if seen[words] = ok; !ok {
+			i := troubleRows[words].Interrupt
+			if c, ready = (columnCase{args: i.args, code: i.code, free: "[0-9]"}), i.ready; ready == "" {
+				t.Fatal("the command has no row")
+			}
+		}
+		if c.none != "" {
+			t.Log(c.none)
+			return
+		}
+		found := map[int]map[string]bool{}
+		for _, columns := range []int{80, 40} {
+			args := newScene(t, shared).fields(words, c.args)
+			text := onTerminal(t, columns, args, c.code, ready)
+			t.Logf("%d columns:\n%s", columns, text)
+			plain := strings.ReplaceAll(text, "\t", " ") // of the layout of ibv_devinfo
+			if ready != "" {
+				plain = strings.Replace(plain, "\r", "", 1) // an interrupt overwrites the ^C of the terminal
+			}
+			if i := strings.IndexFunc(plain, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); i >= 0 && !c.draws {
+				t.Errorf("%d columns: the output moves the cursor: %q", columns, plain[i:])
+			}
+			free := regexp.MustCompile(cmp.Or(c.free, "^$"))
+			for line := range strings.SplitSeq(text, "\n") {
+				if n := utf8.RuneCountInString(line); n > columns && !free.MatchString(line) && (columns == 80 || c.fits) && !strings.Contains(cmd.Example, strings.TrimSpace(line)) {
+					t.Errorf("%d columns on a terminal of %d: %s", n, columns, line)
+				}
+			}
+			found[columns] = map[string]bool{}
+			for _, word := range strings.Fields(text) {
+				if letters.MatchString(word) {
+					found[columns][strings.TrimRight(word, ":,;.")] = true
+				}
+			}
+		}
+		for word := range found[80] {
+			if !found[40][word] && !c.draws {
+				t.Errorf("on 40 columns the output lacks %q", word)
+			}
+		}
+	})
+	for words := range columnCases {
+		if !seen[words] {
+			t.Errorf("the table has a row %q, which is no command", words)
+		}
+	}
+}
+
+// TestMemGetOnTerminal prints lent memory on a terminal, without the bytes that the terminal might act upon, and elsewhere as it is.
+func TestMemGetOnTerminal(t *testing.T) {
+	token := newCaseWords(t).words["TOKEN"]()
+	clitest.WantRun(t, cli.ExitOK, []string{"mem", "put", token, clitest.WriteTemp(t, "bytes", []byte("\x1b[2J\n"))})
+	if got, want := onTerminal(t, 80, []string{"mem", "get", token}, cli.ExitOK, ""), `\x1b[2J`+"\n"; got != want {
+		t.Errorf("the terminal has %q, want %q", got, want)
+	}
+	if o := clitest.WantRun(t, cli.ExitOK, []string{"mem", "get", token}); o.Out.String() != "\x1b[2J\n" {
+		t.Errorf("standard output has %q", &o.Out)
+	}
 }
 
 // wantInterrupted sends one SIGINT to a process and fails unless it ends by that.

@@ -242,7 +242,7 @@ func TestWrongCalls(t *testing.T) {
 // parity: P01
 func TestPing(t *testing.T) {
 	e := clitest.Engine(t, nil)
-	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp  ", "rpc  ", "handler     not tried: the process has no provider 0", "2 round trips over tcp to "+e.Addr()+": least ")
+	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp  ", "rpc  ", "handler     not tried: the process has no provider 0", "2 round trips over tcp to "+e.Addr()+"\nleast ")
 	if _, err := e.NewProvider(0, "zero"); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestPingCombined(t *testing.T) {
 		t.Skipf("no shared memory: %v", err)
 	}
 	e := clitest.Engine(t, &cinnabar.Config{AutoSM: true})
-	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp  ", "rpc  ", "2 round trips over sm to "+e.Addr()+": least ")
+	clitest.WantRun(t, 0, []string{"ping", e.Addr(), "-n", "2", "-i", "0"}, "tcp  ", "rpc  ", "2 round trips over sm to "+e.Addr()+"\nleast ")
 }
 
 // TestSilentLayers pings processes of which one layer does not answer.

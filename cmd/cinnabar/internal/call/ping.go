@@ -111,7 +111,12 @@ func (o *pingOptions) run(ctx context.Context, address string, s cli.Streams) er
 		if o.json {
 			return cli.WriteJSON(s.Out, r)
 		}
-		out.Printf("%d round trips over %s to %s: least %s, mean %s, most %s\n", r.Count, r.Transport, r.Address, usec(r.Min), usec(r.Mean), usec(r.Max))
+		trips := "round trips"
+		if r.Count == 1 {
+			trips = "round trip"
+		}
+		// The address may have any length, so the times have a line of their own.
+		out.Printf("%d %s over %s to %s\nleast %s, mean %s, most %s\n", r.Count, trips, r.Transport, r.Address, usec(r.Min), usec(r.Mean), usec(r.Max))
 		return out.Err
 	})
 }
@@ -219,7 +224,7 @@ func (p *pinger) handler(ctx context.Context) error {
 		p.answered("handler", began)
 		return nil
 	case ok && e.Remote && e.Code == codes.NoEntry:
-		p.skipped("handler", "the process has no provider 0; cinnabar call tries an RPC of your choice")
+		p.skipped("handler", "the process has no provider 0; use cinnabar call")
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("handler: the RPC layer answers, and the handler does not: %w; see whether all workers of the process are busy or blocked", err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -117,7 +119,8 @@ func newGet(s cli.Streams) *cobra.Command {
 		Use:   "get TOKEN",
 		Short: "Read a region to standard output, or to a file",
 		Long: `get prints the bytes of the region of TOKEN, which is the token or the handle that alloc has
-printed, as they are, without a line break behind them.`,
+printed, as they are, without a line break behind them. On a terminal it prints those that are
+no text as \x1b, for example, because other programs have written them.`,
 		Example: "  cinnabar mem get $TOKEN\n  cinnabar mem get --offset 100 --size 28 --output part $TOKEN",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -150,7 +153,32 @@ func (o *rangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (e
 		}
 		return f.Close()
 	}
+	if cli.IsTerminal(to) {
+		to = escaper{to}
+	}
 	return o.read(ctx, r, to)
+}
+
+// escaper writes bytes that a terminal might act upon in the form \x1b, and text as it is.
+type escaper struct{ w io.Writer }
+
+func (e escaper) Write(b []byte) (int, error) {
+	var out []byte
+	for rest := b; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			out = append(out, rest[:n]...)
+		} else {
+			for _, c := range rest[:n] {
+				out = fmt.Appendf(out, `\x%02x`, c)
+			}
+		}
+		rest = rest[n:]
+	}
+	if _, err := e.w.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 func (o *rangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer) error {
