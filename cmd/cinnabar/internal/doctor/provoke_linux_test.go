@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,6 +36,7 @@ var provocations = map[string]func(value string) error{
 	"stale": func(name string) error {
 		return os.WriteFile("/dev/shm/"+name, make([]byte, 4096), 0o600)
 	},
+	"drop":     func(string) error { return dropAll() },
 	"hostname": func(name string) error { return unix.Sethostname([]byte(name)) },
 	"user": func(uid string) error { // last, because it takes the right to provoke others
 		n, err := strconv.Atoi(uid)
@@ -70,6 +72,29 @@ func mountTmpfs(dir string) func(string) error {
 		}
 		return unix.Mount("tmpfs", dir, "tmpfs", flags, options)
 	}
+}
+
+// dropAll starts the loopback interface of a new network namespace, and has the kernel's firewall drop each request for a connection.
+func dropAll() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	up, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	up.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, up); err != nil {
+		return fmt.Errorf("start the interface lo: %w", err)
+	}
+	nft := exec.CommandContext(context.Background(), "/usr/sbin/nft", "-f", "-")
+	nft.Stdin = strings.NewReader("table inet t {\nchain in {\ntype filter hook input priority 0;\ntcp flags syn drop\n}\n}\n")
+	if out, err := nft.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
 }
 
 // provoke provokes the faults that the environment names.
@@ -115,6 +140,7 @@ func TestProvokedFaultsOfProcess(t *testing.T) {
 		{"no network for RPCs", "", unix.CLONE_NEWNET, "ofi+tcp", levelFault, "a call over ofi+tcp within this host fails", "loopback"},
 		{"no network for the software device", "", unix.CLONE_NEWNET, "software-device", levelFault, "RDMA write on the software device fails", "loopback"},
 		{"no network for RPCs over verbs", "", unix.CLONE_NEWNET, "ofi+verbs", levelFault, "a call over ofi+verbs within this host fails", "loopback"},
+		{"a rule that drops packets", "drop", unix.CLONE_NEWNET, "loopback", levelFault, "127.0.0.1: timed out", "nft list ruleset"},
 		{"no routes", "", unix.CLONE_NEWNET, "routes", levelNote, "no default route", "ip route add default"},
 		{"a name that does not resolve", "hostname:no-such-host.invalid", unix.CLONE_NEWUTS | unix.CLONE_NEWNET, "hostname", levelWarning, "no-such-host.invalid, cannot be resolved", "/etc/hosts"},
 		{"tiny shared memory", "shm:size=1m", unix.CLONE_NEWNS, "shm", levelFault, "10 MiB of /dev/shm cannot be reserved", "remount,size=1g"},
