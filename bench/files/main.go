@@ -12,7 +12,9 @@
 // Each round measures every path of a case, every second round in the opposite order, so that a machine with drifting speed treats the paths alike. The
 // source is in the system's cache of files. Each measurement stores in an empty directory, and begins when earlier writes are on the disk. The time
 // begins with the start of the receiving program, or of the only one. It ends when all programs have ended; a daemon of rsync is killed
-// as soon as the sender has ended. Nothing else should be running.
+// as soon as the sender has ended. Nothing else should be running. No program, and no earlier run of this command, should have removed many files of the disk in the last six minutes:
+// an ext4 without a journal does not use the inodes of removed files again for some time, and searches past all of them for each new file, which takes several times as
+// long as a copy.
 //
 // The paths:
 //
@@ -62,6 +64,20 @@ type setting struct {
 
 	work  string    // directory below dir that is removed at the end
 	lines io.Writer // of JSON
+	sync  func()    // before each measurement
+}
+
+// register adds the options of the command, which set fields of s.
+func (s *setting) register(f *flag.FlagSet) {
+	f.StringVar(&s.dir, "dir", ".", "directory on the disk that is measured")
+	f.IntVar(&s.rounds, "rounds", 3, "alternating rounds")
+	f.StringVar(&s.filter, "case", "", "only cases with this text in their names")
+	f.StringVar(&s.paths, "paths", "", "only the paths with these names, separated by commas")
+	f.IntVar(&s.files, "files", 20000, "files of a tree")
+	f.Int64Var(&s.size, "size", 4096, "bytes of each")
+	f.Int64Var(&s.large, "large", 4<<30, "bytes of the large file")
+	f.StringVar(&s.file, "json", "", "write the figures to this file as lines of JSON")
+	f.StringVar(&s.program, "cinnabar", "", "the program cinnabar; without it one that is built from this repository")
 }
 
 func main() {
@@ -72,16 +88,8 @@ func main() {
 		}
 		return
 	}
-	s := setting{out: os.Stdout, log: os.Stderr}
-	flag.StringVar(&s.dir, "dir", ".", "directory on the disk that is measured")
-	flag.IntVar(&s.rounds, "rounds", 3, "alternating rounds")
-	flag.StringVar(&s.filter, "case", "", "only cases with this text in their names")
-	flag.StringVar(&s.paths, "paths", "", "only the paths with these names, separated by commas")
-	flag.IntVar(&s.files, "files", 20000, "files of a tree")
-	flag.Int64Var(&s.size, "size", 4096, "bytes of each")
-	flag.Int64Var(&s.large, "large", 4<<30, "bytes of the large file")
-	flag.StringVar(&s.file, "json", "", "write the figures to this file as lines of JSON")
-	flag.StringVar(&s.program, "cinnabar", "", "the program cinnabar; without it one that is built from this repository")
+	s := setting{out: os.Stdout, log: os.Stderr, sync: syncDisks}
+	s.register(flag.CommandLine)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := s.run(ctx)
@@ -97,6 +105,10 @@ func (s *setting) run(ctx context.Context) (err error) {
 		return fmt.Errorf("-rounds %d and -files %d must be above 0, and -size %d and -large %d not below", s.rounds, s.files, s.size, s.large)
 	}
 	if s.self, err = os.Executable(); err != nil {
+		return err
+	}
+	cases, err := s.selected()
+	if err != nil {
 		return err
 	}
 	if s.work, err = os.MkdirTemp(s.dir, "cinnabar-bench-"); err != nil {
@@ -126,18 +138,28 @@ func (s *setting) run(ctx context.Context) (err error) {
 	if s.program, err = filepath.Abs(s.program); err != nil {
 		return err
 	}
-	for _, c := range s.cases() {
-		if s.paths != "" {
-			c.paths = slices.DeleteFunc(c.paths, func(p path) bool { return !slices.Contains(strings.Split(s.paths, ","), p.name) })
-		}
-		if !strings.Contains(c.name, s.filter) || len(c.paths) == 0 {
-			continue
-		}
+	for _, c := range cases {
 		if err := s.measure(ctx, c); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	return nil
+}
+
+// selected returns the cases and the paths that -case and -paths name, in the order of their measurement.
+func (s *setting) selected() (list []*benchCase, err error) {
+	for _, c := range s.cases() {
+		if s.paths != "" {
+			c.paths = slices.DeleteFunc(c.paths, func(p path) bool { return !slices.Contains(strings.Split(s.paths, ","), p.name) })
+		}
+		if strings.Contains(c.name, s.filter) && len(c.paths) > 0 {
+			list = append(list, c)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("-case %q and -paths %q leave nothing to measure; the documentation of the command lists the names", s.filter, s.paths)
+	}
+	return list, nil
 }
 
 // benchCase is a source, and the paths that copy it.
@@ -226,7 +248,7 @@ func (s *setting) once(ctx context.Context, c *benchCase, p *path, from string) 
 	if c.bytes > mostKept {
 		defer func() { err = errors.Join(err, os.RemoveAll(to)) }()
 	}
-	syncDisks()
+	s.sync()
 	started := time.Now()
 	if err := p.copy(ctx, from, to); err != nil {
 		return 0, err

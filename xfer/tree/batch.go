@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -29,13 +30,16 @@ type small struct {
 	entry int
 	dir   int // descriptor of its directory
 	b     []byte
+	fd    int // open, if the file is new and has no data yet
 	err   error
 }
 
 const (
 	mostSmall     = 256 // files of one batch
 	mostSmallDirs = 4   // directories of one batch, because each takes a descriptor
-	smallWorkers  = 4   // goroutines that work on one batch
+	smallWorkers  = 4   // goroutines that read one batch, because they may wait for the disk
+	smallCreators = 2   // goroutines that store one batch, because one at a time can make files, and another one fill them
+	createAtOnce  = 8   // files that one of these makes before it fills them; each takes a descriptor
 	fewSmall      = 8   // least number of files for each goroutine, because one does not pay for fewer
 )
 
@@ -63,12 +67,14 @@ func (b *batch) add(i int, root string, data []byte) error {
 	return nil
 }
 
-// each calls do for all files of the batch, on several goroutines, and empties the batch. It returns the entry of the first file, in the order of the manifest, for
-// which do fails, and the error. After an error each leaves out files behind that one.
-func (b *batch) each(do func(*small) error) (entry int, err error) {
-	share(len(b.list), func(i int) bool {
-		b.list[i].err = do(&b.list[i])
-		return b.list[i].err == nil
+// each calls do for all files of the batch, run of them at a time, on at most workers goroutines, and empties the batch. do sets the error of a file that fails, and
+// leaves out those behind it. each returns the entry of the first file, in the order of the manifest, that has failed, and the error. After an error each leaves out
+// files behind that one.
+func (b *batch) each(workers, run int, do func([]small)) (entry int, err error) {
+	share((len(b.list)+run-1)/run, min(workers, len(b.list)/fewSmall), func(i int) bool {
+		part := b.list[i*run : min((i+1)*run, len(b.list))]
+		do(part)
+		return !slices.ContainsFunc(part, func(f small) bool { return f.err != nil })
 	})
 	for i := range b.list {
 		if b.list[i].err != nil {
@@ -86,9 +92,9 @@ func (b *batch) each(do func(*small) error) (entry int, err error) {
 	return entry, err
 }
 
-// share calls do with the numbers from 0 to n-1, and uses several goroutines if n is large. The calls begin in ascending order. share returns when all calls have
+// share calls do with the numbers from 0 to n-1 on workers goroutines, or on one if workers is less. The calls begin in ascending order. share returns when all calls have
 // returned. After a call returns false, share begins no further ones.
-func share(n int, do func(i int) bool) {
+func share(n, workers int, do func(i int) bool) {
 	var next atomic.Int64
 	var failed atomic.Bool
 	work := func() {
@@ -103,7 +109,7 @@ func share(n int, do func(i int) bool) {
 		}
 	}
 	var others sync.WaitGroup
-	for range min(smallWorkers, n/fewSmall) - 1 {
+	for range workers - 1 {
 		others.Go(work)
 	}
 	work()

@@ -47,7 +47,7 @@ func (t *Tree) readBatch() error {
 		last := &t.small.list[n-1]
 		t.reading.set(last.entry, int64(len(last.b)))
 	}
-	if _, err := t.small.each(t.fill); err != nil {
+	if _, err := t.small.each(smallWorkers, 1, func(f []small) { f[0].err = t.fill(&f[0]) }); err != nil {
 		t.at = -1 // see readWhole
 		return err
 	}

@@ -142,7 +142,7 @@ func (r *rootFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	}
 	slices.Sort(names)
 	entries, failed := make([]fs.DirEntry, len(names)), make([]error, len(names))
-	share(len(names), func(i int) bool {
+	share(len(names), min(smallWorkers, len(names)/fewSmall), func(i int) bool {
 		info, err := dir.Lstat(names[i])
 		switch {
 		case err == nil:

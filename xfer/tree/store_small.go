@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"cinnabar/xfer"
 )
@@ -12,6 +14,8 @@ import (
 // creating is the batch of files that one buffer of a transfer holds whole. The files are new, in a directory that only the owner can enter.
 type creating struct {
 	batch
+	// making is held while files get their names. The kernel lets one caller at a time make an entry of a directory, and others would spin or sleep for each file.
+	making sync.Mutex
 	// exact has true for each mode that a new file has got as it was asked for, because neither the umask nor the directory's access control list has taken bits away
 	exact [fs.ModePerm + 1]atomic.Bool
 }
@@ -47,7 +51,7 @@ func (s *storing) flush() error {
 		s.unsynced += n
 		s.wrote = s.wrote || n > 0
 	}
-	if i, err := s.small.each(s.create); err != nil {
+	if i, err := s.small.each(smallCreators, createAtOnce, s.create); err != nil {
 		return described("finish", s.m.Path(i), err)
 	}
 	if s.dir.opt.Sync && s.unsynced >= syncEvery {
@@ -56,30 +60,73 @@ func (s *storing) flush() error {
 	return nil
 }
 
-// create makes one file with its data, mode and time. Several goroutines call it.
-func (s *storing) create(f *small) (err error) {
+// create makes files with their data, modes and times. Several goroutines call it. If no more descriptors are to be had, it fills the files that it has made before it
+// goes on.
+func (s *storing) create(run []small) {
+	for len(run) > 0 {
+		made, failed := s.makeRun(run)
+		for i := range made {
+			made[i].err = s.fillNew(&made[i]) // of each, because fillNew closes the file
+			failed = failed || made[i].err != nil
+		}
+		if failed {
+			return
+		}
+		run = run[len(made):]
+	}
+}
+
+// makeRun makes files until one fails, and returns those that it has made. It sets the error of the other one, unless that one may be tried again.
+func (s *storing) makeRun(run []small) (made []small, failed bool) {
+	s.small.making.Lock()
+	defer s.small.making.Unlock()
+	for i := range run {
+		f := &run[i]
+		var err error
+		f.fd, err = s.make(f)
+		if i > 0 && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) {
+			return run[:i], false
+		}
+		if f.err = err; err != nil {
+			return run[:i], true
+		}
+	}
+	return run, false
+}
+
+// make makes one file, which has no data yet, and returns its descriptor.
+func (s *storing) make(f *small) (fd int, err error) {
 	if err := s.step(); err != nil {
-		return err
+		return 0, err
 	}
-	e := &s.m.Entries[f.entry]
-	mode, given := fs.FileMode(0o644), s.given(e)
-	if given {
-		mode = s.fileMode(e).Perm()
-	}
-	fd, err := openSmall(f.dir, e.Name, flagsNew, mode)
+	fd, err = openSmall(f.dir, s.m.Entries[f.entry].Name, flagsNew, s.newMode(f.entry))
 	if errors.Is(err, fs.ErrExist) {
-		return takenForAnother(s.m.Path(f.entry))
+		return 0, takenForAnother(s.m.Path(f.entry))
 	}
 	if err != nil {
-		return storageFailure("create", s.m.Path(f.entry), err)
+		return 0, storageFailure("create", s.m.Path(f.entry), err)
 	}
-	if werr := writeSmall(fd, f.b); werr != nil {
+	return fd, nil
+}
+
+// newMode returns the mode with which make makes the file of an entry.
+func (s *storing) newMode(i int) fs.FileMode {
+	if e := &s.m.Entries[i]; s.given(e) {
+		return s.fileMode(e).Perm()
+	}
+	return 0o644
+}
+
+// fillNew gives a new file its data, mode and time, and closes it.
+func (s *storing) fillNew(f *small) (err error) {
+	e := &s.m.Entries[f.entry]
+	if werr := writeSmall(f.fd, f.b); werr != nil {
 		err = storageFailure("write", s.m.Path(f.entry), werr)
 	}
-	if err == nil && given {
-		err = s.setExactly(fd, mode)
+	if err == nil && s.given(e) {
+		err = s.setExactly(f.fd, s.newMode(f.entry))
 	}
-	if err = errors.Join(err, closeSmall(fd)); err == nil && !e.ModTime.IsZero() && !s.dir.opt.IgnoreMeta {
+	if err = errors.Join(err, closeSmall(f.fd)); err == nil && !e.ModTime.IsZero() && !s.dir.opt.IgnoreMeta {
 		err = setTimeIn(f.dir, e.Name, e.ModTime)
 	}
 	return err
