@@ -305,10 +305,10 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestFiguresOfMoment compares the page with requests that a load generator holds at the handlers of a pool and in its queue, with its calls, and with
-// the bytes that its server has read.
+// TestCurrentFigures compares the pages of a server and a client with the requests that run and that are queued at a pool, the pending calls, the exposed
+// memory, and the bytes that the server has pulled.
 // parity: P03
-func TestFiguresOfMoment(t *testing.T) {
+func TestCurrentFigures(t *testing.T) {
 	const workers, held, each, size = 2, 5, 40, 3 << 20
 	atServer, atClient := New(nil), New(nil)
 	server := engine(t, atServer, cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "load", Workers: workers}}})
@@ -346,13 +346,13 @@ func TestFiguresOfMoment(t *testing.T) {
 	for range workers {
 		<-entered
 	}
-	// The server has all requests once it has answered this one, which the same connection carries behind them.
+	// The server has received all requests once it has answered this one, because one connection carries them in order.
 	_, err = fetch.Call(t.Context(), ep, lent.Handle())
 	must(t, err)
 	count := func(text, part string) int { return strings.Count(text, part) }
 	overview, calls, memory := get(t, atServer, "").Body.String(), get(t, atClient, "?view=calls").Body.String(), get(t, atClient, "?view=memory").Body.String()
 	for _, want := range []string{
-		// Running, waiting, queued, served with those that run, refused.
+		// The columns Running, Waiting, Queued, Served (which includes the running ones) and Refused.
 		fmt.Sprintf(`<bdi>load</bdi></td><td class="n">%d</td><td class="n">0</td><td class="n">%d</td><td class="n">%d</td><td class="n">0</td>`, workers, held-workers, each+workers),
 		"<dt>bytes read</dt><dd>3.0 MiB</dd>", "<dt>requests refused</dt><dd>0</dd>",
 	} {
@@ -369,7 +369,7 @@ func TestFiguresOfMoment(t *testing.T) {
 		t.Errorf("%d calls are on the client's page, want %d: %s", n, held, own)
 	}
 	if !strings.Contains(memory, "Exposed memory: 1, 3.0 MiB") || !strings.Contains(memory, "page_test.go") {
-		t.Errorf("the client's page lacks the memory and the place where it was made: %s", memory)
+		t.Errorf("the client's page lacks the memory or the place where it was made: %s", memory)
 	}
 	close(release)
 	for _, w := range waiting {

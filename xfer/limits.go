@@ -23,7 +23,7 @@ const (
 	mostConnections = 64
 	mostMemory      = 1 << 30
 	// transferFiles is how many descriptors a transfer takes: the socket, those that the device adds, the file, and one
-	// for a moment when the file gets its name.
+	// for a moment when the file gets its name. A batch of small files of a tree takes up to 12 more for a moment.
 	transferFiles = 4
 	// openTimeout bounds the time from a request to the name of its file, if Timeout does not: a sender that sends
 	// nothing must not keep a place for long.

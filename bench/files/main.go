@@ -12,9 +12,9 @@
 // Each round measures every path of a case, every second round in the opposite order, so that a machine with drifting speed treats the paths alike. The
 // source is in the system's cache of files. Each measurement stores in an empty directory, and begins when earlier writes are on the disk. The time
 // begins with the start of the receiving program, or of the only one. It ends when all programs have ended; a daemon of rsync is killed
-// as soon as the sender has ended. Nothing else should be running. No program, and no earlier run of this command, should have removed many files of the disk in the last six minutes:
-// an ext4 without a journal does not use the inodes of removed files again for some time, and searches past all of them for each new file, which takes several times as
-// long as a copy.
+// as soon as the sender has ended. Nothing else should be running. No program should have removed many files from the disk in the last six minutes, because an
+// ext4 without a journal does not reuse the inodes of removed files for that time: it steps over all of them for each new file, and a copy then takes several times
+// as long. This command removes the copies of a case when the case ends, so on such a disk measure each case in a run of its own (-case), six minutes apart.
 //
 // The paths:
 //
@@ -64,7 +64,7 @@ type setting struct {
 
 	work  string    // directory below dir that is removed at the end
 	lines io.Writer // of JSON
-	sync  func()    // before each measurement
+	sync  func()    // once calls it before each measurement
 }
 
 // register adds the options of the command, which set fields of s.
@@ -232,7 +232,7 @@ const (
 )
 
 // mostKept is the largest size in bytes of a case whose copies stay until its end. The removal of copies would disturb the next measurement, because some file
-// systems work for seconds after it.
+// systems work for seconds or minutes after it.
 const mostKept = 1 << 30
 
 // once makes one copy, checks it, and returns the time that it took.

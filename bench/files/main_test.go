@@ -33,7 +33,7 @@ func parsed(t *testing.T, args ...string) *setting {
 	return s
 }
 
-// The options -case and -paths choose, and keep the order, in which the first path is the one that the others are compared with.
+// -case and -paths choose cases and paths without a change of their order, because the table compares all paths with the first one.
 func TestSelected(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -118,7 +118,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// A copy that fails, or that is not whole, has no figure.
+// measure prints no table if a copy fails or is incomplete.
 func TestMeasureFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, copies := range map[string]func(to string) error{
@@ -229,7 +229,7 @@ func TestUntar(t *testing.T) {
 	}
 }
 
-// A copy of a file with a digest is the file.
+// The role copy writes the bytes of the source, with each digest.
 func TestRoles(t *testing.T) {
 	dir := t.TempDir()
 	from, data := filepath.Join(dir, "from"), randomBytes(3*copyBlock+1)

@@ -86,8 +86,8 @@ func wrongWord(root *cobra.Command, line string) string {
 	return ""
 }
 
-// TestCommandLinesOfManual looks up the commands and the options of all command lines on the pages of the manual, which CI does not run if they stand within a
-// sentence, and of the examples in the help.
+// TestCommandLinesOfManual fails if a command line on a page of the manual, or an example in the help, has an unknown command or option. It reads code within
+// sentences and indented blocks, because CI runs only fenced blocks.
 func TestCommandLinesOfManual(t *testing.T) {
 	root := newTree((&clitest.Output{}).Streams())
 	root.InitDefaultHelpCmd()
@@ -99,7 +99,7 @@ func TestCommandLinesOfManual(t *testing.T) {
 			line = strings.TrimSpace(line)
 			if rest, ok := strings.CutPrefix(line, "cinnabar "); ok {
 				if word := wrongWord(root, rest); word != "" {
-					t.Errorf("an example has %q: %s", word, line)
+					t.Errorf("an example has the unknown command or option %q: %s", word, line)
 				}
 			}
 		}
@@ -124,12 +124,12 @@ func TestCommandLinesOfManual(t *testing.T) {
 		for _, line := range commandLines(root, string(text)) {
 			lines++
 			if word := wrongWord(root, line); word != "" {
-				t.Errorf("%s has %q, which the command does not: cinnabar %s", page, word, line)
+				t.Errorf("%s has the unknown command or option %q: cinnabar %s", page, word, line)
 			}
 		}
 	}
 	if lines < 100 {
-		t.Errorf("the pages have %d command lines", lines)
+		t.Errorf("the pages have %d command lines, want at least 100", lines)
 	}
 	t.Logf("%d command lines", lines)
 }

@@ -34,10 +34,10 @@ type terminal struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	text bytes.Buffer
-	more chan struct{} // capacity 1; something was written since
+	more chan struct{} // capacity 1; Write sends to it when the program writes
 }
 
-// Write keeps the text of the reader.
+// Write appends output of the program to the text, and wakes expect.
 func (p *terminal) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,7 +54,7 @@ func (p *terminal) written() string {
 	return p.text.String()
 }
 
-// expect waits until a line has the pattern.
+// expect waits until a line matches the pattern.
 func (p *terminal) expect(t *testing.T, pattern string) {
 	t.Helper()
 	re := regexp.MustCompile("(?m)" + pattern)
@@ -128,17 +128,17 @@ func TestTroubleWidth(t *testing.T) {
 	})
 }
 
-// columnCase is a run of a command whose output stands on terminals of 80 and of 40 columns.
+// columnCase describes how TestTroubleColumns runs a command, and the lines that may be longer than the terminal.
 type columnCase struct {
 	args  string
 	code  int
 	free  string // pattern of lines that may be longer than a terminal of 80 columns, because they are records or have addresses and names of any length
-	fits  bool   // on 40 columns, no line is longer; otherwise the terminal breaks lines, and all words are there
-	none  string // the reason for which the command has no row; the other fields are empty then
+	fits  bool   // no line is longer than 40 columns on a terminal of 40; if false, the terminal may break lines, and the output has the same words as on 80
+	none  string // the reason for which the test does not run the command; the other fields are empty then
 	draws bool   // it draws bars, which move the cursor
 }
 
-// columnCases has the row of each command that ends by itself; those of servers are their interrupts in troubleRows.
+// columnCases has a row for each command that ends by itself. The test takes servers from the field Interrupt of troubleRows.
 var columnCases = map[string]columnCase{
 	"demo":              {args: "SMALL", free: " between processes "},
 	"send":              {args: "SMALL RECEIVER", draws: true, free: "."},
@@ -173,7 +173,8 @@ var columnCases = map[string]columnCase{
 // letters matches words that are the same in each run, unlike figures and their units.
 var letters = regexp.MustCompile(`^[A-Za-z][a-z-]+[:,;.]?$`)
 
-// onTerminal runs a command on a terminal, and returns the text that it writes there. ready is the pattern at which it is interrupted, if it is a server.
+// onTerminal runs a command on a terminal, and returns the text that it writes there. If ready is not empty, onTerminal sends SIGINT when a line matches it, because
+// servers do not end by themselves.
 func onTerminal(t *testing.T, columns int, args []string, code int, ready string) string {
 	t.Helper()
 	term := openTerminal(t, columns)
@@ -196,8 +197,8 @@ func onTerminal(t *testing.T, columns int, args []string, code int, ready string
 	return text
 }
 
-// TestTroubleColumns runs each command on terminals of 80 and of 40 columns. On 80 columns its output fits. On 40, a command breaks its lines itself, or it
-// prints all that it prints on 80, and the terminal breaks them. No command but those with bars moves the cursor.
+// TestTroubleColumns runs each command on terminals of 80 and of 40 columns. On 80 columns all lines fit, except those that match free. On 40 columns all lines fit
+// if the row has fits, and otherwise the terminal breaks them. The words are those of 80 columns. Only commands with bars move the cursor.
 func TestTroubleColumns(t *testing.T) {
 	shared := map[string]string{}
 	for _, word := range []string{"SERVER", "LENDER", "TOKEN", "PERF", "CAPTURE", "SMALL", "LOST"} {

@@ -8,7 +8,8 @@
 //   - corners: unsafe stays in its packages, in files named for it, and "C" in one, behind a build tag;
 //   - source: every package has a doc comment and a bounded number of files, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file contains a path or a package host of one machine;
-//   - pages: the README has the two commands that a newcomer needs, verbatim, CI runs all pages with shell blocks, and no such page hides a command from it;
+//   - pages: the README has the two commands that a newcomer needs, verbatim, CI runs the shell blocks of the README and of all pages in docs, and no such page
+//     hides a command from it;
 //   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tests and the
 //     names of Go on its pages exist, those of docs/request.md with the functions that are not exported, and the tables of C and Go names
 //     in docs/verbs.md leave out no field and no constant;

@@ -13,7 +13,7 @@ const readmeFile = "README.md"
 // shellPages are the pages of which CI runs the shell blocks.
 var shellPages = []string{readmeFile, "docs/tour.md", "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/native.md", "docs/tutorial.md", "docs/doctor.md", "docs/observe.md", "docs/metrics.md", "docs/ten-minutes.md", "docs/wire.md", "docs/service.md", "docs/rpc-verbs.md"}
 
-// ciRun is the program of CI.
+// ciRun is the script that CI runs.
 const ciRun = ".ci/run"
 
 // readmeCommands must stand in a shell block of the README, each on a line of its own, because a newcomer types them first.
@@ -52,8 +52,8 @@ func checkReadme(t *tree) []finding {
 	return found
 }
 
-// checkShellPages wants every command of the shell pages in a block that CI runs, and shell blocks on no other page of the manual. A test in
-// examples/course runs those of the course.
+// checkShellPages reports commands of the shell pages outside the blocks that CI runs, shell pages that .ci/run does not name, and shell blocks on other pages in
+// docs. It leaves out docs/course, because a test in examples/course runs the shell blocks there.
 func checkShellPages(t *tree) []finding {
 	var found []finding
 	for _, name := range shellPages {
@@ -75,7 +75,7 @@ func checkShellPages(t *tree) []finding {
 		}
 		for _, b := range fencedBlocks(f) {
 			if b.isShell() {
-				found = append(found, finding{f.path, b.line, "a shell block on a page of which CI runs none"})
+				found = append(found, finding{f.path, b.line, "a shell block on a page that CI does not run; add the page to shellPages and to .ci/run"})
 			}
 		}
 	}

@@ -376,7 +376,7 @@ func TestRuleShellPages(t *testing.T) {
 	runCases(t, checkShellPages, []ruleCase{
 		{"good", with(""), ""},
 		{"page that CI does not run", other(ciRun, strings.Replace(with("")[ciRun], "readme "+shellPages[1], "", 1)), ".ci/run: no line .ci/readme " + shellPages[1]},
-		{"shell block on another page", other("docs/other.md", "words\n```sh\nls\n```\n"), "docs/other.md:2: a shell block on a page of which CI runs none"},
+		{"shell block on another page", other("docs/other.md", "words\n```sh\nls\n```\n"), "docs/other.md:2: a shell block on a page that CI does not run; add the page to shellPages and to .ci/run"},
 		{"page of the course", other("docs/course/1.md", "```sh\nls\n```\n"), ""},
 		{"server", with("```sh server=7174\ngo run ./cmd/cinnabar rping -s\n```\n"), ""},
 		{"no such package", with("```sh\ngo run ./cmd/other\n```\n"), "README.md:8: no package at ./cmd/other"},

@@ -30,7 +30,7 @@ type small struct {
 	entry int
 	dir   int // descriptor of its directory
 	b     []byte
-	fd    int // open, if the file is new and has no data yet
+	fd    int // descriptor of a new file, from make to fillNew
 	err   error
 }
 
@@ -38,8 +38,8 @@ const (
 	mostSmall     = 256 // files of one batch
 	mostSmallDirs = 4   // directories of one batch, because each takes a descriptor
 	smallWorkers  = 4   // goroutines that read one batch, because they may wait for the disk
-	smallCreators = 2   // goroutines that store one batch, because one at a time can make files, and another one fill them
-	createAtOnce  = 8   // files that one of these makes before it fills them; each takes a descriptor
+	smallCreators = 2   // goroutines that store one batch: one makes files while the other fills the files that it has made
+	createAtOnce  = 4   // files that a goroutine makes before it fills them, because each takes a descriptor
 	fewSmall      = 8   // least number of files for each goroutine, because one does not pay for fewer
 )
 
@@ -67,9 +67,9 @@ func (b *batch) add(i int, root string, data []byte) error {
 	return nil
 }
 
-// each calls do for all files of the batch, run of them at a time, on at most workers goroutines, and empties the batch. do sets the error of a file that fails, and
-// leaves out those behind it. each returns the entry of the first file, in the order of the manifest, that has failed, and the error. After an error each leaves out
-// files behind that one.
+// each divides the batch into parts of run files, calls do for each part, on at most workers goroutines, and empties the batch. do sets the error of each file that
+// fails, and may leave out files behind it in the part. each returns the entry and the error of the failed file that comes first in the manifest. After an error each
+// begins no further parts.
 func (b *batch) each(workers, run int, do func([]small)) (entry int, err error) {
 	share((len(b.list)+run-1)/run, min(workers, len(b.list)/fewSmall), func(i int) bool {
 		part := b.list[i*run : min((i+1)*run, len(b.list))]
@@ -92,7 +92,7 @@ func (b *batch) each(workers, run int, do func([]small)) (entry int, err error) 
 	return entry, err
 }
 
-// share calls do with the numbers from 0 to n-1 on workers goroutines, or on one if workers is less. The calls begin in ascending order. share returns when all calls have
+// share calls do with the numbers from 0 to n-1 on workers goroutines, or on one if workers is below 1. The calls begin in ascending order. share returns when all calls have
 // returned. After a call returns false, share begins no further ones.
 func share(n, workers int, do func(i int) bool) {
 	var next atomic.Int64

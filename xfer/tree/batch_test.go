@@ -87,7 +87,7 @@ func TestSmallFileChanges(t *testing.T) {
 	}
 }
 
-// A file that cannot be made fails the transfer by its name. All files before it have their data, and none stays open.
+// If a file cannot be made, the error of the transfer names it. All files before it have their data, and no file stays open.
 func TestSmallFileTaken(t *testing.T) {
 	if !hasSmall {
 		return
@@ -109,7 +109,7 @@ func TestSmallFileTaken(t *testing.T) {
 	open := len(must(os.ReadDir("/proc/self/fd"))(t))
 	_, err := f.WriteAt(b[head:], head)
 	wantError(t, err, xfer.CodeName, `"f21": the receiver's file system takes the name for that of another entry`)
-	if n := len(must(os.ReadDir("/proc/self/fd"))(t)); n > open+1 { // the directory
+	if n := len(must(os.ReadDir("/proc/self/fd"))(t)); n > open+1 { // 1 for the directory of the batch
 		t.Errorf("%d descriptors are open, and %d were before", n, open)
 	}
 	for i := range 21 {

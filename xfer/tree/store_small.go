@@ -14,8 +14,10 @@ import (
 // creating is the batch of files that one buffer of a transfer holds whole. The files are new, in a directory that only the owner can enter.
 type creating struct {
 	batch
-	// making is held while files get their names. The kernel lets one caller at a time make an entry of a directory, and others would spin or sleep for each file.
+	// makeRun holds making while it makes files, because the kernel makes one entry of a directory at a time, and other goroutines would spin or sleep for each file.
 	making sync.Mutex
+	// open is held for reading while files of the batch are open, and for writing by a goroutine that had no descriptor for a file, because the others then have closed theirs.
+	open sync.RWMutex
 	// exact has true for each mode that a new file has got as it was asked for, because neither the umask nor the directory's access control list has taken bits away
 	exact [fs.ModePerm + 1]atomic.Bool
 }
@@ -60,14 +62,17 @@ func (s *storing) flush() error {
 	return nil
 }
 
-// create makes files with their data, modes and times. Several goroutines call it. If no more descriptors are to be had, it fills the files that it has made before it
-// goes on.
+// create makes files with their data, modes and times. Several goroutines call it. If no descriptor is free, it fills and closes the files that it has made, and
+// then makes the others. If it has made none, it waits until the other goroutines have closed theirs.
 func (s *storing) create(run []small) {
 	for len(run) > 0 {
-		made, failed := s.makeRun(run)
-		for i := range made {
-			made[i].err = s.fillNew(&made[i]) // of each, because fillNew closes the file
-			failed = failed || made[i].err != nil
+		s.small.open.RLock()
+		made, failed := s.makeAndFill(run, false)
+		s.small.open.RUnlock()
+		if len(made) == 0 && !failed {
+			s.small.open.Lock()
+			made, failed = s.makeAndFill(run, true)
+			s.small.open.Unlock()
 		}
 		if failed {
 			return
@@ -76,15 +81,27 @@ func (s *storing) create(run []small) {
 	}
 }
 
-// makeRun makes files until one fails, and returns those that it has made. It sets the error of the other one, unless that one may be tried again.
-func (s *storing) makeRun(run []small) (made []small, failed bool) {
+// makeAndFill makes files and then fills and closes them. It returns those that it has made, and whether a file has failed.
+func (s *storing) makeAndFill(run []small, alone bool) (made []small, failed bool) {
+	made, failed = s.makeRun(run, alone)
+	for i := range made {
+		made[i].err = s.fillNew(&made[i]) // of each, because fillNew closes the file
+		failed = failed || made[i].err != nil
+	}
+	return made, failed
+}
+
+// makeRun makes files in order until one fails, and returns those that it has made. It sets the error of the file that fails, unless the process has no free
+// descriptor and files of the batch are open: create then closes those, or waits until they are closed, and tries the file again. alone means that no other
+// goroutine has files open.
+func (s *storing) makeRun(run []small, alone bool) (made []small, failed bool) {
 	s.small.making.Lock()
 	defer s.small.making.Unlock()
 	for i := range run {
 		f := &run[i]
 		var err error
 		f.fd, err = s.make(f)
-		if i > 0 && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) {
+		if (i > 0 || !alone) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) {
 			return run[:i], false
 		}
 		if f.err = err; err != nil {

@@ -224,7 +224,7 @@ func (p *pinger) handler(ctx context.Context) error {
 		p.answered("handler", began)
 		return nil
 	case ok && e.Remote && e.Code == codes.NoEntry:
-		p.skipped("handler", "the process has no provider 0; use cinnabar call")
+		p.skipped("handler", "the process has no provider 0; cinnabar call tries an RPC")
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("handler: the RPC layer answers, and the handler does not: %w; see whether all workers of the process are busy or blocked", err)

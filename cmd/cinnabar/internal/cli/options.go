@@ -23,7 +23,7 @@ func JSONFlag(f *pflag.FlagSet, to *bool) {
 	f.BoolVarP(to, "json", letter, false, "print results as JSON")
 }
 
-// TimeoutFlag adds --timeout with a default value and with the help text of the command.
+// TimeoutFlag adds --timeout, with -t unless the command has another option with that letter. meaning is the help text.
 func TimeoutFlag(f *pflag.FlagSet, to *time.Duration, value time.Duration, meaning string) {
 	letter := "t"
 	if f.ShorthandLookup(letter) != nil {

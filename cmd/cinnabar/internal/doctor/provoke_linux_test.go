@@ -74,7 +74,8 @@ func mountTmpfs(dir string) func(string) error {
 	}
 }
 
-// dropAll starts the loopback interface of a new network namespace, and has the kernel's firewall drop each request for a connection.
+// dropAll sets the loopback interface up, and adds a rule of nftables that drops TCP's SYN segments. It runs in a network namespace of its own, in which the
+// interface is down at first.
 func dropAll() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -355,9 +355,9 @@ func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 // all receives until ctx ends, which is how a server is meant to end. It calls start when the receiver serves, and the function that start returns at the
 // end of ctx. Transfers under way go on after SIGTERM, for a time, and are cut short after another end of ctx.
 func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Listener, start func(ctx context.Context) (stop func(), err error)) error {
-	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
 	transfers, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
+	server.Done = func(res xfer.Result, err error) { r.done(transfers, res, err) }
 	starting, serves := context.WithCancel(ctx)
 	defer serves()
 	var err error
@@ -411,8 +411,8 @@ func (r *receiving) explain(err error) error {
 	return err
 }
 
-// cutShort reports whether a transfer failed with err because ctx ended. A transfer that was refused, or whose peer gave up, may be reported only after
-// the end of ctx, because the receiver waits until the peer has closed the connection.
+// cutShort reports whether a transfer failed with err because ctx ended. That ctx has ended does not show it, because the receiver reports a transfer only after
+// the peer has closed the connection: a transfer that was refused before the end of ctx may be reported after it.
 func cutShort(ctx context.Context, err error) bool {
 	if errors.Is(err, context.Cause(ctx)) {
 		return true
@@ -421,7 +421,7 @@ func cutShort(ctx context.Context, err error) bool {
 	return ok && x.Code == xfer.CodeCanceled && !x.Remote
 }
 
-// done prints how one transfer went.
+// done prints how one transfer went. ctx is that of the transfers.
 func (r *receiving) done(ctx context.Context, res xfer.Result, err error) {
 	if err != nil {
 		if ctx.Err() != nil && cutShort(ctx, err) {

@@ -119,8 +119,8 @@ func newGet(s cli.Streams) *cobra.Command {
 		Use:   "get TOKEN",
 		Short: "Read a region to standard output, or to a file",
 		Long: `get prints the bytes of the region of TOKEN, which is the token or the handle that alloc has
-printed, as they are, without a line break behind them. On a terminal it prints those that are
-no text as \x1b, for example, because other programs have written them.`,
+printed, as they are, without a line break behind them. On a terminal it prints control
+characters as \x1b, for example, because a terminal would act upon them.`,
 		Example: "  cinnabar mem get $TOKEN\n  cinnabar mem get --offset 100 --size 28 --output part $TOKEN",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,7 +159,8 @@ func (o *rangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (e
 	return o.read(ctx, r, to)
 }
 
-// escaper writes bytes that a terminal might act upon in the form \x1b, and text as it is.
+// escaper writes line breaks, tabs and printable characters as they are, and all other bytes in the form \x1b, because a terminal might act upon them. It also
+// escapes a character that two calls of Write divide.
 type escaper struct{ w io.Writer }
 
 func (e escaper) Write(b []byte) (int, error) {

@@ -24,7 +24,7 @@ const (
 	// their TCP connection stands, so that a peer which stops half-way does not block the other.
 	meetTimeout = 10 * time.Second
 
-	// defaultTimeout is that of --timeout.
+	// defaultTimeout is the default value of --timeout.
 	defaultTimeout = 30 * time.Second
 )
 

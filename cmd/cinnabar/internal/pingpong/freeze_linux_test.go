@@ -14,8 +14,8 @@ func TestPeerFrozen(t *testing.T) {
 	for _, args := range []string{"", " -e"} {
 		for _, frozen := range []string{"server", "client"} {
 			t.Run(frozen+args, func(t *testing.T) {
-				t.Parallel() // most of the time they wait
-				list := strings.Fields("pingpong -n 2000000000 --timeout 1s -p " + clitest.FreePort(t) + args)
+				t.Parallel() // the processes wait most of the time
+				list := strings.Fields("pingpong -n 2000000000 --timeout 3s -p " + clitest.FreePort(t) + args)
 				server := clitest.Start(t, list...)
 				server.Stdout.Expect("local address")
 				client := clitest.Start(t, append(list, "127.0.0.1")...)
@@ -25,7 +25,7 @@ func TestPeerFrozen(t *testing.T) {
 					victim, left = client, server
 				}
 				victim.Suspend()
-				if code := left.ExitCode(); code != cli.ExitFailure || !strings.Contains(left.Stderr.String(), "no message for 1s (--timeout): the peer is frozen") {
+				if code := left.ExitCode(); code != cli.ExitFailure || !strings.Contains(left.Stderr.String(), "no message for 3s (--timeout): the peer is frozen") {
 					t.Errorf("exit code %d: %q", code, left.Stderr)
 				}
 			})

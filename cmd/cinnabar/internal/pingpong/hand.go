@@ -32,11 +32,11 @@ const (
 	maxLine = 512
 )
 
-// errSilence is the cause that ends a run without messages. Its text follows the time of --timeout.
+// errSilence is wrapped by the error of a run in which no message arrived for the time of --timeout. limitSilence puts that time in front of the text.
 var errSilence = errors.New("the peer is frozen or gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options")
 
-// limitSilence ends the context when nothing has completed for the time of --timeout. The end of a connection does not show that a process is frozen,
-// and a queue pair that was connected by hand has no connection that might end.
+// limitSilence returns a context that ends when no work request has completed for the time of --timeout, because the connection of a frozen process does not
+// end, and a queue pair that was connected by hand has no connection.
 func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	b.silence = time.AfterFunc(b.o.timeout, func() { cancel(fmt.Errorf("no message for %v (--timeout): %w", b.o.timeout, errSilence)) })

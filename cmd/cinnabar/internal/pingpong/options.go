@@ -136,7 +136,7 @@ func (o *options) addFlags(f *pflag.FlagSet, transport *string) {
 		f.Lookup(r.long).Hidden = true
 	}
 	cli.JSONFlag(f, &o.json)
-	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end after this time without a message, because the other side is frozen or gone")
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end with an error if no message arrives for this time once the sides are connected; more for messages that take longer")
 }
 
 // checkRefused names the first option given that cannot be honoured.
