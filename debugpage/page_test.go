@@ -315,6 +315,8 @@ func TestCurrentFigures(t *testing.T) {
 	client := engine(t, atClient, cinnabar.Config{})
 	pool := cinnabar.WithPool(server.LookupPool("load"))
 	release, entered := make(chan struct{}), make(chan struct{}, held)
+	end := sync.OnceFunc(func() { close(release) })
+	defer end()
 	half, hold := cinnabar.NewRPC[int32, int32]("half"), cinnabar.NewRPC[struct{}, struct{}]("hold")
 	must(t, half.Handle(server, func(_ context.Context, n int32) (int32, error) { return n / 2, nil }, pool))
 	must(t, hold.Handle(server, func(context.Context, struct{}) (struct{}, error) {
@@ -371,7 +373,7 @@ func TestCurrentFigures(t *testing.T) {
 	if !strings.Contains(memory, "Exposed memory: 1, 3.0 MiB") || !strings.Contains(memory, "page_test.go") {
 		t.Errorf("the client's page lacks the memory or the place where it was made: %s", memory)
 	}
-	close(release)
+	end()
 	for _, w := range waiting {
 		_, err := w.Wait()
 		must(t, err)

@@ -87,41 +87,6 @@ func TestSmallFileChanges(t *testing.T) {
 	}
 }
 
-// If a file cannot be made, the error of the transfer names it. All files before it have their data, and no file stays open.
-func TestSmallFileTaken(t *testing.T) {
-	if !hasSmall {
-		return
-	}
-	from := filepath.Join(t.TempDir(), "photos")
-	check(t, os.MkdirAll(from, 0o755))
-	for i := range 40 {
-		check(t, os.WriteFile(filepath.Join(from, fmt.Sprintf("f%02d", i)), []byte("data"), 0o644))
-	}
-	d, to := openDir(t, all)
-	src := scanDir(t, from, ScanOptions{Preserve: true}).Source()
-	b := make([]byte, src.Size)
-	must(src.Data.ReadAt(b, 0))(t)
-	f := must(d.Open(src.Name, src.Meta, src.Size))(t)
-	head := src.Choice.Head
-	must(f.WriteAt(b[:head], 0))(t)
-	staged := filepath.Join(to, f.(*claimed).s.temp, stagedName)
-	check(t, os.WriteFile(filepath.Join(staged, "f21"), nil, 0o600)) // as a file system does that takes two names for one
-	open := len(must(os.ReadDir("/proc/self/fd"))(t))
-	_, err := f.WriteAt(b[head:], head)
-	wantError(t, err, xfer.CodeName, `"f21": the receiver's file system takes the name for that of another entry`)
-	if n := len(must(os.ReadDir("/proc/self/fd"))(t)); n > open+1 { // 1 for the directory of the batch
-		t.Errorf("%d descriptors are open, and %d were before", n, open)
-	}
-	for i := range 21 {
-		name := fmt.Sprintf("f%02d", i)
-		if got := must(os.ReadFile(filepath.Join(staged, name)))(t); string(got) != "data" {
-			t.Errorf("%s has %q", name, got)
-		}
-	}
-	check(t, f.Discard())
-	wantReleased(t, d)
-}
-
 // A batch works on every file once, and returns the error of the first that fails, in the order of the files.
 func TestShare(t *testing.T) {
 	for _, n := range []int{0, 1, fewSmall, 1000} {

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -118,4 +119,89 @@ func goesOn(t *testing.T, to, from string, fresh bool) {
 	}
 	wantSame(t, from, filepath.Join(to, "photos"), true)
 	wantOnly(t, to, "photos")
+}
+
+// beforeSmall begins to receive a tree of 40 small files, in the directory staged. data writes the files.
+func beforeSmall(t *testing.T) (d *Dir, f xfer.File, staged string, data func() (int, error)) {
+	t.Helper()
+	from := filepath.Join(t.TempDir(), "photos")
+	check(t, os.MkdirAll(from, 0o755))
+	for i := range 40 {
+		check(t, os.WriteFile(filepath.Join(from, fmt.Sprintf("f%02d", i)), []byte("data"), 0o644))
+	}
+	d, to := openDir(t, all)
+	src := scanDir(t, from, ScanOptions{Preserve: true}).Source()
+	b := make([]byte, src.Size)
+	must(src.Data.ReadAt(b, 0))(t)
+	f = must(d.Open(src.Name, src.Meta, src.Size))(t)
+	head := src.Choice.Head
+	must(f.WriteAt(b[:head], 0))(t)
+	return d, f, filepath.Join(to, f.(*claimed).s.temp, stagedName), func() (int, error) { return f.WriteAt(b[head:], head) }
+}
+
+// wantSmall compares the first n of the files.
+func wantSmall(t *testing.T, staged string, n int) {
+	t.Helper()
+	for i := range n {
+		name := fmt.Sprintf("f%02d", i)
+		if got := must(os.ReadFile(filepath.Join(staged, name)))(t); string(got) != "data" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+}
+
+// descriptors returns the number of descriptors that the process has.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	return len(must(os.ReadDir("/proc/self/fd"))(t))
+}
+
+// leaveDescriptors lets the process open n more descriptors, until the function that it returns is called.
+func leaveDescriptors(t *testing.T, n int) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	end := 0 // of the numbers that descriptors may have
+	for ; n > 0; end++ {
+		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err != nil {
+			n--
+		}
+	}
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(end), Max: was.Max}))
+	return func() { check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
+}
+
+// If a file cannot be made, the error of the transfer names it. All files before it have their data, and no file stays open.
+func TestSmallFileTaken(t *testing.T) {
+	d, f, staged, data := beforeSmall(t)
+	check(t, os.WriteFile(filepath.Join(staged, "f21"), nil, 0o600)) // as a file system does that takes two names for one
+	open := descriptors(t)
+	_, err := data()
+	wantError(t, err, xfer.CodeName, `"f21": the receiver's file system takes the name for that of another entry`)
+	if n := descriptors(t); n > open+1 { // 1 for the directory of the batch
+		t.Errorf("%d descriptors are open, and %d were before", n, open)
+	}
+	wantSmall(t, staged, 21)
+	check(t, f.Discard())
+	wantReleased(t, d)
+}
+
+// Small files arrive although the process has few free descriptors, because goroutines that find none wait for those of the same batch.
+func TestSmallFilesFewDescriptors(t *testing.T) {
+	for free := 2; free <= 2*createAtOnce; free++ {
+		d, f, staged, data := beforeSmall(t)
+		open := descriptors(t)
+		restore := leaveDescriptors(t, free)
+		_, err := data()
+		restore()
+		if err != nil {
+			t.Errorf("%d free descriptors: %v", free, err)
+		}
+		if n := descriptors(t); n > open+1 { // 1 for the directory of the batch
+			t.Errorf("%d descriptors are open, and %d were before", n, open)
+		}
+		wantSmall(t, staged, 40)
+		check(t, f.Discard())
+		wantReleased(t, d)
+	}
 }

@@ -32,14 +32,21 @@ const (
 	maxLine = 512
 )
 
-// errSilence is wrapped by the error of a run in which no message arrived for the time of --timeout. limitSilence puts that time in front of the text.
-var errSilence = errors.New("the peer is frozen or gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options")
+// The error of a run in which no message arrived for the time of --timeout wraps one of these. limitSilence puts that time in front of the text.
+var (
+	errFrozen  = errors.New("the peer is frozen, or the network to it is down; see whether its process runs") // with a connection manager, whose connection ends with the peer
+	errSilence = errors.New("the peer is frozen or gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options")
+)
 
 // limitSilence returns a context that ends when no work request has completed for the time of --timeout, because the connection of a frozen process does not
 // end, and a queue pair that was connected by hand has no connection.
 func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	b.silence = time.AfterFunc(b.o.timeout, func() { cancel(fmt.Errorf("no message for %v (--timeout): %w", b.o.timeout, errSilence)) })
+	reason := errSilence
+	if b.oob == nil {
+		reason = errFrozen
+	}
+	b.silence = time.AfterFunc(b.o.timeout, func() { cancel(fmt.Errorf("no message for %v (--timeout): %w", b.o.timeout, reason)) })
 	return ctx, func() {
 		b.silence.Stop()
 		cancel(nil)
