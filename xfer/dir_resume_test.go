@@ -16,15 +16,24 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// cutAt is a source that cannot be read from an offset on.
+// cutAt is a source that cannot be read from an offset on. Its error comes when the receiver has stored all before that offset in part, because the sender
+// ends the transfer at once, also while the receiver has not stored the last chunk.
 type cutAt struct {
 	io.ReaderAt
-	at int64
+	at   int64
+	part string
+	ctx  context.Context //nolint:containedctx // io.ReaderAt has none
 }
 
 func (c cutAt) ReadAt(b []byte, offset int64) (int, error) {
 	if offset+int64(len(b)) > c.at {
-		return 0, errors.New("cut")
+		for c.ctx.Err() == nil {
+			if info, err := os.Stat(c.part); err == nil && info.Size() >= c.at {
+				return 0, errors.New("cut")
+			}
+			runtime.Gosched()
+		}
+		return 0, c.ctx.Err()
 	}
 	return c.ReaderAt.ReadAt(b, offset)
 }
@@ -76,9 +85,9 @@ func TestResumeFile(t *testing.T) {
 			opt := DirOptions{KeepFor: time.Hour, KeepPartial: name == "of others"} // a part that is not used stays
 			srv := serve(t, device(t, iwarp.Config{}), Receiver{}, opt)
 			dev := device(t, iwarp.Config{})
-			s := Sender{Chunk: 1 << 20, Window: 1} // so that each chunk is stored before the next is read
+			s := Sender{Chunk: 1 << 20, Window: 1}
 			cut := chosenOf(data, 0)
-			cut.Data = cutAt{cut.Data, 2 * resumeBlock}
+			cut.Data = cutAt{cut.Data, 2 * resumeBlock, filepath.Join(srv.path, partialName("f")), ctx}
 			_, err := s.Send(ctx, dev, srv.addr, cut)
 			wantCode(t, err, CodeSource, false)
 			if _, err := srv.outcome(ctx); err == nil {
