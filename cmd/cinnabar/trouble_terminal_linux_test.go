@@ -31,10 +31,10 @@ type terminal struct {
 	user, program *os.File
 	reader        sync.WaitGroup
 
-	mu sync.Mutex
-	// +checklocks:mu
-	text bytes.Buffer
 	more chan struct{} // capacity 1; Write sends to it when the program writes
+
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
 }
 
 // Write appends output of the program to the text, and wakes expect.
