@@ -50,7 +50,7 @@ func (d *delivery) ping(ctx context.Context) (err error) {
 	defer closeResources(l, d.log)
 	err = d.dial(ctx, l, appendHello(nil, hello{ping: true}))
 	if err == nil {
-		l.disconnect(disconnectLimit)
+		l.disconnect(ctx, disconnectLimit)
 	}
 	if f, ok := errors.AsType[*failure](err); ok && f.remote {
 		return nil

@@ -187,7 +187,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 		d.result, err = s.run(ctx)
 	}
 	blocking.interrupt()
-	s.close()
+	s.close(ctx)
 	if derr := store.discard(); derr != nil {
 		err = errors.Join(err, fmt.Errorf("remove the incomplete file: %w", derr))
 	}
@@ -404,7 +404,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 		*res, err = s.run(ctx)
 	}
 	end() // because close waits for the worker, and so for Files
-	s.close()
+	s.close(ctx)
 	if cerr := work.close(); cerr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "source not closed", slog.String("file", res.Name), slog.Any("err", cerr))
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"cinnabar/internal/grace"
 	"cinnabar/verbs"
 )
 
@@ -141,13 +142,13 @@ func (r *resources) flush() error {
 // release takes back the slot of a message that is sent.
 func (r *resources) release(slot int) { r.free = append(r.free, slot) }
 
-// disconnect sends the posted messages and ends the connection, within limit. The peer may be
+// disconnect sends the posted messages and ends the connection, within limit, and sooner if ctx has ended. The peer may be
 // gone already, so failures mean nothing.
-func (r *resources) disconnect(limit time.Duration) {
+func (r *resources) disconnect(ctx context.Context, limit time.Duration) {
 	if r.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := grace.Period(ctx, limit)
 	defer cancel()
 	_ = r.conn.Disconnect(ctx) // the transfer has its result already
 }

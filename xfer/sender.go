@@ -168,7 +168,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		err = l.allocate(localBuffers(&agreed), agreed.chunk, d.access())
 	}
 	if err != nil {
-		l.disconnect(disconnectLimit)
+		l.disconnect(ctx, disconnectLimit)
 		return err
 	}
 	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
@@ -204,7 +204,7 @@ func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 		d.result, err = s.run(ctx)
 	}
 	stop()
-	s.close()
+	s.close(ctx)
 	d.carried = hasCarried(m) // the session does not use it any more
 	if first {
 		err = d.lanes.join(&d.result, err)

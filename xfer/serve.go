@@ -238,7 +238,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 	}
 	stop()
 	blocking.interrupt()
-	s.close()
+	s.close(ctx)
 	derr := store.discard()
 	endName()
 	if derr != nil {

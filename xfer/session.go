@@ -408,8 +408,8 @@ func (s *session) nameOf(data []byte) string {
 }
 
 // close ends the connection and the workers. The transfer's memory is then not in use any
-// more. It waits for the peer for disconnectLimit at most.
-func (s *session) close() {
+// more. It waits for the peer for disconnectLimit at most, and shortly if ctx has ended.
+func (s *session) close(ctx context.Context) {
 	workers := []*worker{s.disk}
 	if s.digest != nil && !s.solo {
 		workers = append(workers, s.digest)
@@ -417,7 +417,7 @@ func (s *session) close() {
 	for _, l := range workers {
 		l.cancel()
 	}
-	s.res.disconnect(min(disconnectLimit, s.timeout))
+	s.res.disconnect(ctx, min(disconnectLimit, s.timeout))
 	for _, l := range workers {
 		l.stop()
 	}

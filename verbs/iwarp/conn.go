@@ -420,7 +420,7 @@ func (c *conn) Disconnect(ctx context.Context) error {
 		return nil
 	default:
 	}
-	c.fail(&failure{err: verbs.ErrDisconnected})
+	c.fail(&failure{err: verbs.ErrDisconnected, abandoned: true})
 	c.teardown()
 	return &verbs.Error{Op: "disconnect", Err: err, Detail: "the peer " + c.remote.String() + " did not take part; the connection is ended all the same"}
 }
@@ -493,6 +493,11 @@ func (c *conn) idleLocked() bool {
 	return c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
 }
 
-// lingerTimeout bounds how long a closed connection waits for its peer to read the last
-// message and to close.
-const lingerTimeout = 2 * time.Second
+const (
+	// lingerTimeout bounds how long a closed connection waits for its peer to read the last
+	// message and to close.
+	lingerTimeout = 2 * time.Second
+
+	// abandonedTimeout is lingerTimeout for a peer for which Disconnect has waited in vain.
+	abandonedTimeout = 200 * time.Millisecond
+)

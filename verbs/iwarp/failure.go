@@ -22,6 +22,7 @@ type failure struct {
 	vendor    uint32           // vendor error of that completion: layer, type and code of a Terminate
 	event     verbs.EventType  // raised unless quiet is set or a request has completed with status
 	quiet     bool
+	abandoned bool // the peer took no part in the orderly end, for which the program has waited
 	recorded  bool // the audit has counted it
 }
 
@@ -223,7 +224,11 @@ func (c *conn) teardown() {
 	}
 	c.dev.logEnd(c, f)
 	c.err = f.err
-	c.linger = time.AfterFunc(lingerTimeout, func() { _ = c.sock.Close() }) // the goroutines end also if Close fails
+	linger := lingerTimeout
+	if f.abandoned {
+		linger = abandonedTimeout
+	}
+	c.linger = time.AfterFunc(linger, func() { _ = c.sock.Close() }) // the goroutines end also if Close fails
 	close(c.done)
 	c.sock.WakeRead()
 	c.sock.WakeWrite()

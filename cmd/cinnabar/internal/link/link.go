@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/internal/grace"
 	"cinnabar/verbs"
 )
 
@@ -176,13 +177,13 @@ func (l *Link) Cause(err error) error {
 // Ended reports whether err is the orderly end of the connection.
 func Ended(err error) bool { return errors.Is(err, verbs.ErrDisconnected) }
 
-// Disconnect ends the connection in order, if there is one. It takes its time
-// even if ctx has ended.
+// Disconnect ends the connection in order, if there is one. It takes a short
+// time only if ctx has ended.
 func (l *Link) Disconnect(ctx context.Context) error {
 	if l.Conn == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), disconnectTimeout)
+	ctx, cancel := grace.Period(ctx, disconnectTimeout)
 	defer cancel()
 	if err := l.Conn.Disconnect(ctx); err != nil && !Ended(err) {
 		return fmt.Errorf("disconnect from %s: %w", l.Conn.RemoteAddr(), err)
@@ -193,6 +194,16 @@ func (l *Link) Disconnect(ctx context.Context) error {
 // Close disconnects and releases everything but the device.
 func (l *Link) Close(ctx context.Context) error {
 	return errors.Join(l.Disconnect(ctx), l.Release())
+}
+
+// Abandon ends the connection without waiting for the peer, and releases everything but the device.
+func (l *Link) Abandon() error {
+	if l.Conn != nil {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		_ = l.Conn.Disconnect(ended) // its error is that the peer took no part
+	}
+	return l.Release()
 }
 
 // Release closes the objects, each before the objects that it uses.

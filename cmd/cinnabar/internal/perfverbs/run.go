@@ -159,7 +159,7 @@ func dial(ctx context.Context, o *options) (net.Conn, error) {
 // end releases everything. The connection ends in order if all went well; else the other side may not take part in that.
 func (e *side) end(ctx context.Context, failed error) error {
 	if failed != nil {
-		return e.Release()
+		return e.Abandon()
 	}
 	return e.Close(ctx)
 }
