@@ -9,7 +9,7 @@ import (
 
 // Interrupted is the time that an orderly end has after the context of its operation has ended. A message still reaches a peer on
 // another continent in it.
-const Interrupted = 400 * time.Millisecond
+const Interrupted = 300 * time.Millisecond
 
 // Period returns the context for an orderly end: it lasts for limit, but only for [Interrupted] once ctx has ended, and it keeps
 // the values of ctx. The caller must call the function, which frees its timers.

@@ -59,6 +59,7 @@ var layers = map[string]row{
 	// Packages that import nothing, or only each other.
 	"internal/invariants":  {},
 	"internal/sglist":      {},
+	"internal/grace":       {test: []string{"internal/leaktest"}},
 	"internal/rundown":     {code: []string{"internal/invariants"}},
 	"internal/crc32c":      {modules: []string{modSys}},
 	"internal/testproc":    {},
@@ -159,7 +160,7 @@ var layers = map[string]row{
 	// Packages above verbs that import no device; their tests open some.
 	"internal/credit": {},
 	"xfer": {
-		code:    []string{"verbs", "internal/credit", "internal/crc32c", "internal/hostquota", "internal/audit"},
+		code:    []string{"verbs", "internal/credit", "internal/crc32c", "internal/grace", "internal/hostquota", "internal/audit"},
 		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "internal/hostmem", "internal/leaktest", "internal/logtest"},
 		modules: []string{modSys},
 	},
@@ -241,7 +242,7 @@ var layers = map[string]row{
 		code:    []string{"internal/testproc", ".", "margo", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
 		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
 	},
-	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
+	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "internal/grace", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/demo": {
 		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/auto", "verbs/oob", "verbs/rdmacore", "xfer"},

@@ -499,5 +499,5 @@ const (
 	lingerTimeout = 2 * time.Second
 
 	// abandonedTimeout is lingerTimeout for a peer for which Disconnect has waited in vain.
-	abandonedTimeout = 200 * time.Millisecond
+	abandonedTimeout = 100 * time.Millisecond
 )

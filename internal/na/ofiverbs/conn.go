@@ -167,7 +167,7 @@ const (
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
 	// endTime bounds the orderly end of a connection.
-	endTime = time.Second
+	endTime = 600 * time.Millisecond
 )
 
 // The id of a work request has its kind in the upper half, and the number of its slot in the lower half.
