@@ -7,7 +7,7 @@
 //
 //	tree    -files files of -size bytes each, 500 in a directory
 //	synced  the same, where each file is on the disk at the end
-//	large   one file of -large bytes; the plain copy computes the same digest as cinnabar
+//	large   one file of -large bytes; the plain copies compute the same digest as cinnabar
 //
 // Each round measures every path of a case, every second round in the opposite order, so that a machine with drifting speed treats the paths alike. The
 // source is in the system's cache of files. Each measurement stores in an empty directory, and begins when earlier writes are on the disk. The time
@@ -23,6 +23,8 @@
 //	tar       tar c, whose standard output is a TCP connection that is the standard input of tar x. In the case synced a program in place of tar x syncs each
 //	          file before it closes it, because tar has no such option
 //	rsync     rsync with --whole-file and, in the case synced, --fsync, to a daemon
+//	tcp       for a file, a plain copy over a TCP connection: a program reads the file and writes to the connection, and another one reads from the
+//	          connection and writes the file. Both compute the digest meanwhile, as tcp-blake3 with BLAKE3
 //	copy      for a tree cp -a; for a file a program that computes the digest while it copies, as copy-blake3 with BLAKE3. There is no connection
 //
 // The tables have the median of the rounds, the rate, the ratio of the first path's time to that of each path, and the time of every round. -json writes the figures for bench/report.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -14,9 +15,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/zeebo/blake3"
 
 	"cinnabar/bench/internal/record"
 )
@@ -42,7 +45,7 @@ func TestSelected(t *testing.T) {
 		{nil, map[string][]string{
 			"tree":   {"cinnabar", "cinnabar-blake3", "tar", "rsync", "copy"},
 			"synced": {"cinnabar", "tar", "rsync"},
-			"large":  {"cinnabar", "copy", "cinnabar-blake3", "copy-blake3", "tar", "rsync"},
+			"large":  {"cinnabar", "tcp", "copy", "cinnabar-blake3", "tcp-blake3", "copy-blake3", "tar", "rsync"},
 		}},
 		{[]string{"-case", "tree", "-paths", "tar,cinnabar"}, map[string][]string{"tree": {"cinnabar", "tar"}}},
 		{[]string{"-paths", "copy-blake3"}, map[string][]string{"large": {"copy-blake3"}}},
@@ -229,25 +232,38 @@ func TestUntar(t *testing.T) {
 	}
 }
 
-// The role copy writes the bytes of the source, with each digest.
+// The role copy writes the bytes of the source, from a file or from its input, with each digest.
 func TestRoles(t *testing.T) {
 	dir := t.TempDir()
-	from, data := filepath.Join(dir, "from"), randomBytes(3*copyBlock+1)
+	from, sum, data := filepath.Join(dir, "from"), filepath.Join(dir, "sum"), randomBytes(3*copyBlock+1)
 	if err := os.WriteFile(from, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, digest := range []string{"sha256", "blake3"} {
-		to := filepath.Join(dir, digest)
-		if err := runRole("copy", []string{digest, from, to}, nil); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(to); err != nil || !slices.Equal(got, data) {
-			t.Errorf("%s: %d bytes of %d, %v", digest, len(got), len(data), err)
+	bySHA256, byBLAKE3 := sha256.Sum256(data), blake3.Sum256(data)
+	for digest, want := range map[string][]byte{"sha256": bySHA256[:], "blake3": byBLAKE3[:]} {
+		for _, source := range []string{from, "-"} {
+			to := filepath.Join(dir, "to")
+			if err := runRole("copy", []string{digest, source, to, sum}, bytes.NewReader(data)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(to); err != nil || !slices.Equal(got, data) {
+				t.Errorf("%s of %s: %d bytes of %d, %v", digest, source, len(got), len(data), err)
+			}
+			if got, err := os.ReadFile(sum); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s of %s is %x, want %x, %v", digest, source, got, want, err)
+			}
+			if err := os.Remove(to); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	for _, args := range [][]string{{"copy", "md5", from, from + "2"}, {"copy", "sha256", from}, {"untar", "x"}, {"tar"}} {
+	for _, args := range [][]string{{"copy", "md5", from, from + "2", sum}, {"copy", "sha256", from, from + "2"}, {"untar", "x"}, {"tar"}} {
 		if err := runRole(args[0], args[1:], nil); err == nil {
 			t.Errorf("%v has no error", args)
 		}
+	}
+	failing := iotest.ErrReader(io.ErrClosedPipe)
+	if err := runRole("copy", []string{"sha256", "-", from + "2", sum}, failing); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("an input that fails gives %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +37,10 @@ func (s *setting) cases() []*benchCase {
 	}
 	large := benchCase{name: "large", files: 1, bytes: s.large, make: s.makeLarge, paths: []path{
 		{"cinnabar", s.cinnabar("--digest=sha256", "")},
+		{"tcp", s.tcpCopy("sha256")},
 		{"copy", s.digestCopy("sha256")},
 		{"cinnabar-blake3", s.cinnabar("--digest=blake3", "")},
+		{"tcp-blake3", s.tcpCopy("blake3")},
 		{"copy-blake3", s.digestCopy("blake3")},
 		{"tar", s.tar(exec.Command("tar", "x"))},
 		{"rsync", s.rsync()},
@@ -150,33 +153,60 @@ func (s *setting) cinnabar(sendOptions, recvOptions string) func(context.Context
 	}
 }
 
-// tar copies with tar c and with extract, a program that reads an archive. One end of a TCP connection is the standard output of tar c, and the other end is the
-// standard input of extract.
+// tar copies with tar c and with extract, a program that reads an archive.
 func (s *setting) tar(extract *exec.Cmd) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		here, there, err := connection(ctx)
-		if err != nil {
+		x := &exec.Cmd{Path: extract.Path, Args: extract.Args, Env: extract.Env, Dir: to, Err: extract.Err}
+		c := exec.Command("tar", "c", filepath.Base(from))
+		c.Dir = filepath.Dir(from)
+		return s.connected(ctx, c, x)
+	}
+}
+
+// tcpCopy copies a file over a TCP connection by reads and writes. Both ends compute the digest, which must be the same.
+func (s *setting) tcpCopy(digest string) func(context.Context, string, string) error {
+	return func(ctx context.Context, from, to string) error {
+		sent, stored := filepath.Join(s.work, "sum-sent"), filepath.Join(s.work, "sum-stored")
+		sender := s.role("copy", digest, from, "-", sent)
+		receiver := s.role("copy", digest, "-", filepath.Join(to, filepath.Base(from)), stored)
+		if err := s.connected(ctx, sender, receiver); err != nil {
 			return err
 		}
-		x := &exec.Cmd{Path: extract.Path, Args: extract.Args, Env: extract.Env, Dir: to, Stdin: there, Err: extract.Err}
-		waitX, err := s.start(ctx, x)
-		if err = errors.Join(err, there.Close()); err != nil {
-			return errors.Join(err, here.Close())
+		a, errA := os.ReadFile(sent)
+		b, errB := os.ReadFile(stored)
+		if err := errors.Join(errA, errB); err != nil {
+			return err
 		}
-		c := exec.Command("tar", "c", filepath.Base(from))
-		c.Dir, c.Stdout = filepath.Dir(from), here
-		waitC, err := s.start(ctx, c)
-		err = errors.Join(err, here.Close())
-		if err == nil {
-			err = waitC()
+		if !bytes.Equal(a, b) {
+			return fmt.Errorf("the ends have different digests: %x and %x", a, b)
 		}
-		if err != nil {
-			cancel()
-		}
-		return errors.Join(err, waitX())
+		return nil
 	}
+}
+
+// connected runs two programs. One end of a TCP connection is the standard output of the sender, and the other end is the standard input of the receiver.
+func (s *setting) connected(ctx context.Context, sender, receiver *exec.Cmd) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	here, there, err := connection(ctx)
+	if err != nil {
+		return err
+	}
+	receiver.Stdin = there
+	waitReceiver, err := s.start(ctx, receiver)
+	if err = errors.Join(err, there.Close()); err != nil {
+		return errors.Join(err, here.Close())
+	}
+	sender.Stdout = here
+	waitSender, err := s.start(ctx, sender)
+	err = errors.Join(err, here.Close())
+	if err == nil {
+		err = waitSender()
+	}
+	if err != nil {
+		cancel()
+	}
+	return errors.Join(err, waitReceiver())
 }
 
 // connection returns both ends of a TCP connection as files that block.
@@ -290,7 +320,7 @@ func plainCopy(ctx context.Context, from, to string) error {
 // digestCopy copies a file, and computes a digest meanwhile.
 func (s *setting) digestCopy(digest string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
-		wait, err := s.start(ctx, s.role("copy", digest, from, filepath.Join(to, filepath.Base(from))))
+		wait, err := s.start(ctx, s.role("copy", digest, from, filepath.Join(to, filepath.Base(from)), filepath.Join(s.work, "sum")))
 		if err != nil {
 			return err
 		}

@@ -14,13 +14,14 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// runRole runs a role: "untar", which reads an archive from in, or "copy DIGEST FROM TO".
+// runRole runs a role: "untar", which reads an archive from in, or "copy DIGEST FROM TO SUM", which copies the file FROM, or in for "-", to the file TO, or
+// standard output for "-", and writes the digest to the file SUM.
 func runRole(role string, args []string, in io.Reader) error {
 	switch {
 	case role == "untar" && len(args) == 0:
 		return untar(".", in)
-	case role == "copy" && len(args) == 3:
-		return copyWithDigest(args[0], args[1], args[2])
+	case role == "copy" && len(args) == 4:
+		return copyFile(args[0], args[1], args[2], args[3], in)
 	}
 	return fmt.Errorf("there is no role %s with %d arguments", role, len(args))
 }
@@ -75,36 +76,48 @@ const (
 	copyBlocks = 8       // in memory
 )
 
-// copyWithDigest copies a file, while another goroutine computes its digest.
-func copyWithDigest(digest, from, to string) (err error) {
+// copyFile runs the role copy.
+func copyFile(digest, from, to, sumFile string, in io.Reader) (err error) {
 	sums := map[string]func() hash.Hash{"sha256": sha256.New, "blake3": func() hash.Hash { return blake3.New() }}
 	newSum, known := sums[digest]
 	if !known {
 		return fmt.Errorf("there is no digest %s", digest)
 	}
-	in, err := os.Open(from)
-	if err != nil {
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	out := os.Stdout
+	if to != "-" {
+		if out, err = os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
+			return err
+		}
+	}
+	sum, err := copyWithDigest(out, in, newSum())
+	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, in.Close()) }()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
+	return os.WriteFile(sumFile, sum, 0o644)
+}
+
+// copyWithDigest copies all of in, while another goroutine computes its digest.
+func copyWithDigest(out io.Writer, in io.Reader, sum hash.Hash) ([]byte, error) {
 	free, full, done := make(chan []byte, copyBlocks), make(chan []byte, copyBlocks), make(chan struct{})
 	for range copyBlocks {
 		free <- make([]byte, copyBlock)
 	}
 	go func() {
-		sum := newSum()
 		for b := range full {
 			_, _ = sum.Write(b) // never fails (package hash)
 			free <- b[:copyBlock]
 		}
-		sum.Sum(nil)
 		close(done)
 	}()
+	var err error
 	for err == nil {
 		b := <-free
 		var n int
@@ -119,7 +132,7 @@ func copyWithDigest(digest, from, to string) (err error) {
 	close(full)
 	<-done
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
+		return sum.Sum(nil), nil
 	}
-	return err
+	return nil, err
 }
