@@ -141,10 +141,10 @@ type columnCase struct {
 // columnCases has a row for each command that ends by itself. The test takes servers from the field Interrupt of troubleRows.
 var columnCases = map[string]columnCase{
 	"demo":              {args: "SMALL", free: " between processes "},
-	"send":              {args: "SMALL RECEIVER", draws: true, free: "."},
-	"get":               {args: "FILES small --dir DIR", draws: true, free: "."},
+	"send":              {args: "SMALL RECEIVER", draws: true, free: `(^|\x1b\[J)(sending|sent|small) `},
+	"get":               {args: "FILES small --dir DIR", draws: true, free: `(^|\x1b\[J)(getting|got|small) `},
 	"ls":                {args: "FILES"},
-	"devices":           {args: "-v", free: "."},
+	"devices":           {args: "-v", free: "^\tcapabilities:"},
 	"rping":             {args: "-c -v -C 3 -a 127.0.0.1 -p RPING", free: "^ping data: "},
 	"compare":           {args: "--size 64KiB"},
 	"perf rate":         {args: "PERF --size 64 --count 1"},
@@ -153,7 +153,7 @@ var columnCases = map[string]columnCase{
 	"perf registration": {args: "--most 4KiB"},
 	"doctor":            {args: "--only capabilities,seccomp,routes", fits: true},
 	"info":              {args: "-l"},
-	"query":             {args: "SERVER --state", free: "."},
+	"query":             {args: "SERVER --state"},
 	"shutdown":          {args: "MORTAL"},
 	"call":              {args: "SERVER sum", code: cli.ExitFailure, free: "^cinnabar call: "},
 	"ping":              {args: "SERVER -n 1", free: "^1 round trip over tcp to "},
@@ -213,7 +213,7 @@ func TestTroubleColumns(t *testing.T) {
 		ready := ""
 		if seen[words] = ok; !ok {
 			i := troubleRows[words].Interrupt
-			if c, ready = (columnCase{args: i.args, code: i.code, free: "[0-9]"}), i.ready; ready == "" {
+			if c, ready = (columnCase{args: i.args, code: i.code, free: ` at 127\.0\.0\.1:[0-9]+`}), i.ready; ready == "" {
 				t.Fatal("the command has no row")
 			}
 		}
