@@ -142,8 +142,8 @@ func (r *resources) flush() error {
 // release takes back the slot of a message that is sent.
 func (r *resources) release(slot int) { r.free = append(r.free, slot) }
 
-// disconnect sends the posted messages and ends the connection, within limit, and sooner if ctx has ended. The peer may be
-// gone already, so failures mean nothing.
+// disconnect sends the posted messages and ends the connection, within limit, or within grace.Interrupted once
+// ctx has ended. The peer may be gone already, so failures mean nothing.
 func (r *resources) disconnect(ctx context.Context, limit time.Duration) {
 	if r.conn == nil {
 		return

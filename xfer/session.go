@@ -408,7 +408,8 @@ func (s *session) nameOf(data []byte) string {
 }
 
 // close ends the connection and the workers. The transfer's memory is then not in use any
-// more. It waits for the peer for disconnectLimit at most, and shortly if ctx has ended.
+// more. It waits for the peer for disconnectLimit at most, or for
+// grace.Interrupted once ctx has ended.
 func (s *session) close(ctx context.Context) {
 	workers := []*worker{s.disk}
 	if s.digest != nil && !s.solo {

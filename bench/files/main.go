@@ -1,5 +1,5 @@
-// Command files measures cinnabar send and recv beside the programs that people copy files with: tar over a TCP connection, rsync and a plain
-// copy. All of them copy from one directory of a disk to another one of the same disk. The connections use the loopback interface.
+// Command files measures cinnabar send and recv beside the programs that people copy files with: tar over a TCP connection, rsync, a plain
+// copy over TCP and a plain copy on the disk. All of them copy from one directory of a disk to another one of the same disk. The connections use the loopback interface.
 //
 //	go run ./bench/files [-dir DIR] [-rounds N] [-case TEXT] [-paths NAME,...] [-files N] [-size BYTES] [-large BYTES] [-json FILE] [-cinnabar PROGRAM]
 //
@@ -24,8 +24,8 @@
 //	          file before it closes it, because tar has no such option
 //	rsync     rsync with --whole-file and, in the case synced, --fsync, to a daemon
 //	tcp       for a file, a plain copy over a TCP connection: a program reads the file and writes to the connection, and another one reads from the
-//	          connection and writes the file. Both compute the digest meanwhile, as tcp-blake3 with BLAKE3
-//	copy      for a tree cp -a; for a file a program that computes the digest while it copies, as copy-blake3 with BLAKE3. There is no connection
+//	          connection and writes the file. Both compute the digest while they copy: SHA-256, or BLAKE3 in the path tcp-blake3
+//	copy      for a tree cp -a; for a file a program that computes the digest while it copies, with BLAKE3 in the path copy-blake3. There is no connection
 //
 // The tables have the median of the rounds, the rate, the ratio of the first path's time to that of each path, and the time of every round. -json writes the figures for bench/report.
 package main

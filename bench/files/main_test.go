@@ -232,7 +232,7 @@ func TestUntar(t *testing.T) {
 	}
 }
 
-// The role copy writes the bytes of the source, from a file or from its input, with each digest.
+// The role copy writes the bytes of a file or of its input, and the right digest, for SHA-256 and BLAKE3.
 func TestRoles(t *testing.T) {
 	dir := t.TempDir()
 	from, sum, data := filepath.Join(dir, "from"), filepath.Join(dir, "sum"), randomBytes(3*copyBlock+1)

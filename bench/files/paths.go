@@ -163,7 +163,7 @@ func (s *setting) tar(extract *exec.Cmd) func(context.Context, string, string) e
 	}
 }
 
-// tcpCopy copies a file over a TCP connection by reads and writes. Both ends compute the digest, which must be the same.
+// tcpCopy copies a file over a TCP connection with the role copy at both ends, and compares the two digests.
 func (s *setting) tcpCopy(digest string) func(context.Context, string, string) error {
 	return func(ctx context.Context, from, to string) error {
 		sent, stored := filepath.Join(s.work, "sum-sent"), filepath.Join(s.work, "sum-stored")
@@ -178,7 +178,7 @@ func (s *setting) tcpCopy(digest string) func(context.Context, string, string) e
 			return err
 		}
 		if !bytes.Equal(a, b) {
-			return fmt.Errorf("the ends have different digests: %x and %x", a, b)
+			return fmt.Errorf("the sender's digest is %x, and the receiver's %x", a, b)
 		}
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// runRole runs a role: "untar", which reads an archive from in, or "copy DIGEST FROM TO SUM", which copies the file FROM, or in for "-", to the file TO, or
-// standard output for "-", and writes the digest to the file SUM.
+// runRole runs a role: "untar", which reads an archive from in, or "copy DIGEST FROM TO SUM", which copies FROM to TO and writes
+// the digest to the file SUM. FROM "-" is in, and TO "-" is standard output.
 func runRole(role string, args []string, in io.Reader) error {
 	switch {
 	case role == "untar" && len(args) == 0:

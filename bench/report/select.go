@@ -142,7 +142,7 @@ func underLoad(f *record.File) *chart {
 
 // copiers are the paths of bench/files, and their names in the chart.
 var copiers = []struct{ path, text string }{
-	{"cinnabar", "cinnabar"}, {"tar", "tar over TCP"}, {"rsync", "rsync"}, {"copy", "plain copy"}, {"tcp", "plain copy over TCP"},
+	{"cinnabar", "cinnabar"}, {"tar", "tar over TCP"}, {"rsync", "rsync"}, {"copy", "plain copy on the disk"}, {"tcp", "plain copy over TCP"},
 }
 
 // copies returns the chart of the rate of copies on one disk over the size of the files, with a line for each program.

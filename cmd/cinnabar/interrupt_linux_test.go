@@ -14,8 +14,8 @@ import (
 	"cinnabar/internal/testproc"
 )
 
-// An interrupt ends each command within a second also beside a peer that is frozen, whose kernel keeps the connection: the
-// orderly end obeys the interrupt. A server in which no work was cut short ends with 0. PORT in the arguments is a free port of 127.0.0.1.
+// An interrupt ends each command within a second even if the peer is stopped and its kernel keeps the connection open, because
+// the orderly end is short after an interrupt. A server in which no work was cut short ends with 0. PORT in the arguments is a free port of 127.0.0.1.
 func TestInterruptBesideFrozenPeer(t *testing.T) {
 	t.Parallel()
 	file := clitest.EndlessFile(t)
@@ -24,7 +24,7 @@ func TestInterruptBesideFrozenPeer(t *testing.T) {
 		server, client string
 		ready          string // printed by the server when it listens
 		left           string // the side that is interrupted; the other is frozen
-		under          string // what that side prints when it is at work; empty: a connection shows it
+		under          string // what that side prints when it is at work; empty: the test waits for a TCP connection
 	}{
 		{"pingpong", "pingpong -n 2000000000 -p PORT", "pingpong -n 2000000000 -p PORT 127.0.0.1", "local address", "client", "remote address"},
 		{"pingpong server", "pingpong -n 2000000000 -p PORT", "pingpong -n 2000000000 -p PORT 127.0.0.1", "local address", "server", "remote address"},
@@ -43,7 +43,7 @@ func TestInterruptBesideFrozenPeer(t *testing.T) {
 			t.Parallel() // the processes wait most of the time
 			const tries = 5
 			var took time.Duration
-			for range tries { // because another test may have the processors
+			for range tries { // because other tests may use all processors
 				port := clitest.FreePort(t)
 				fill := strings.NewReplacer("PORT", port, "DIR", t.TempDir(), "FILE", file)
 				server := clitest.Start(t, strings.Fields(fill.Replace(c.server))...)

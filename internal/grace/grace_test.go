@@ -45,11 +45,11 @@ func TestPeriod(t *testing.T) {
 					time.AfterFunc(c.release, release)
 				}
 				if got := period.Value(key{}); got != "value" {
-					t.Errorf("it has the value %v, want that of the operation", got)
+					t.Errorf("the period has the value %v, want that of the operation", got)
 				}
 				<-period.Done()
 				if got := time.Since(start); got != c.want {
-					t.Errorf("it ended after %v, want %v", got, c.want)
+					t.Errorf("the period ended after %v, want %v", got, c.want)
 				}
 			})
 		})

@@ -498,6 +498,6 @@ const (
 	// message and to close.
 	lingerTimeout = 2 * time.Second
 
-	// abandonedTimeout is lingerTimeout for a peer for which Disconnect has waited in vain.
+	// abandonedTimeout takes the place of lingerTimeout if Disconnect ended before the peer took part, because the program does not wait any longer.
 	abandonedTimeout = 100 * time.Millisecond
 )

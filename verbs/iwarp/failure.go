@@ -22,7 +22,7 @@ type failure struct {
 	vendor    uint32           // vendor error of that completion: layer, type and code of a Terminate
 	event     verbs.EventType  // raised unless quiet is set or a request has completed with status
 	quiet     bool
-	abandoned bool // the peer took no part in the orderly end, for which the program has waited
+	abandoned bool // Disconnect ended before the peer took part: teardown uses abandonedTimeout
 	recorded  bool // the audit has counted it
 }
 

@@ -166,7 +166,7 @@ const (
 	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
-	// endTime bounds the orderly end of a connection.
+	// endTime bounds the orderly end of a connection. It is below a second, because ^C must end a command within a second.
 	endTime = 600 * time.Millisecond
 )
 

@@ -17,7 +17,7 @@ import (
 // How long a server that a signal ends waits for the calls and transfers under way.
 const (
 	drainTime     = 10 * time.Second       // at SIGTERM, by which a service manager ends it
-	interruptTime = 300 * time.Millisecond // otherwise, because a user waits after ^C
+	interruptTime = 300 * time.Millisecond // at SIGINT, because a user waits after ^C
 )
 
 // firstCheckTime bounds the calls that a server makes to itself before it serves.

@@ -177,8 +177,8 @@ func (l *Link) Cause(err error) error {
 // Ended reports whether err is the orderly end of the connection.
 func Ended(err error) bool { return errors.Is(err, verbs.ErrDisconnected) }
 
-// Disconnect ends the connection in order, if there is one. It takes a short
-// time only if ctx has ended.
+// Disconnect ends the connection in order, if there is one. It takes at most
+// disconnectTimeout, or grace.Interrupted once ctx has ended.
 func (l *Link) Disconnect(ctx context.Context) error {
 	if l.Conn == nil {
 		return nil
@@ -196,12 +196,12 @@ func (l *Link) Close(ctx context.Context) error {
 	return errors.Join(l.Disconnect(ctx), l.Release())
 }
 
-// Abandon ends the connection without waiting for the peer, and releases everything but the device.
+// Abandon ends the connection without waiting for the peer, for use after a failure, and releases everything but the device.
 func (l *Link) Abandon() error {
 	if l.Conn != nil {
 		ended, end := context.WithCancel(context.Background())
 		end()
-		_ = l.Conn.Disconnect(ended) // its error is that the peer took no part
+		_ = l.Conn.Disconnect(ended) // an error, because the peer takes no part within a context that has ended
 	}
 	return l.Release()
 }

@@ -156,7 +156,7 @@ func dial(ctx context.Context, o *options) (net.Conn, error) {
 	return c, nil
 }
 
-// end releases everything. The connection ends in order if all went well; else the other side may not take part in that.
+// end releases everything. The connection ends in order if all went well; otherwise the other side perhaps does not answer, and end does not wait for it.
 func (e *side) end(ctx context.Context, failed error) error {
 	if failed != nil {
 		return e.Abandon()
