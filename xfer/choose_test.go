@@ -527,7 +527,7 @@ func FuzzChoosing(f *testing.F) {
 			data := b[2 : 2+n]
 			b = b[2+n:]
 			if !clientOver {
-				clientOver = answerClient(t, client, event{kind: evReceived, data: data})
+				clientOver = answerClient(t, client, client, event{kind: evReceived, data: data})
 			}
 			if !serverOver {
 				serverOver = answerServer(server, event{kind: evReceived, data: data})
@@ -536,10 +536,10 @@ func FuzzChoosing(f *testing.F) {
 	})
 }
 
-// answerClient gives a client an event, and does the work that it asks for. It reports whether the client has ended.
-func answerClient(t *testing.T, c *fastClient, ev event) bool {
+// answerClient gives a machine with a client in it an event, and does the work that it asks for. It reports whether the machine has ended.
+func answerClient(t *testing.T, m machine, c *fastClient, ev event) bool {
 	for events := []event{ev}; len(events) > 0; events = events[1:] {
-		for _, a := range c.step(events[0], nil) {
+		for _, a := range m.step(events[0], nil) {
 			switch a.kind {
 			case actFinish:
 				return true
@@ -569,7 +569,7 @@ func answerClient(t *testing.T, c *fastClient, ev event) bool {
 }
 
 // answerServer gives a server an event, and does the work that it asks for. It reports whether the server has ended.
-func answerServer(s *fastServer, ev event) bool {
+func answerServer(s machine, ev event) bool {
 	for events := []event{ev}; len(events) > 0; events = events[1:] {
 		for _, a := range s.step(events[0], nil) {
 			switch a.kind {
@@ -588,13 +588,13 @@ func answerServer(s *fastServer, ev event) bool {
 	return false
 }
 
-// A receiver chooses nothing of a stream and of a pull, also if the peer lets it.
+// A receiver chooses nothing of a stream, also if the peer lets it.
 func TestNothingToChoose(t *testing.T) {
 	r := &host{Receiver: &Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
 		return Source{}, nil, nil
 	}}}
 	for _, h := range []hello{{stream: true, choice: true, digest: SHA256}, {pull: true, choice: true, digest: SHA256}, {fast: true, choice: true, digest: SHA256}} {
-		if a, _, err := r.choose(h, true); err != nil || a.chooses != h.fast {
+		if a, _, err := r.choose(h, true); err != nil || a.chooses == h.stream {
 			t.Errorf("%+v: %+v, %v", h, a, err)
 		}
 	}

@@ -88,6 +88,15 @@ func (f *dirFile) adopt() error {
 	return nil
 }
 
+// HasPart reports whether the directory has a part of the file of a name from a transfer that was cut, so that the next one of the name goes on with it (DirOptions.KeepFor).
+func (d *Dir) HasPart(name string) bool {
+	if d.opt.KeepFor == 0 {
+		return false
+	}
+	info, err := d.root.Lstat(partialName(name))
+	return err == nil && info.Mode().IsRegular() && info.Size() > 0 && trusted(info)
+}
+
 // openPartial opens and locks the partial file of a name. It returns no file if there is none that this user alone may write to; again says that it has gone meanwhile.
 func (d *Dir) openPartial(temp, name string) (part *os.File, again bool, err error) {
 	info, err := d.root.Lstat(temp)

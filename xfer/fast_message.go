@@ -28,7 +28,7 @@ import (
 //	NOTE     both      of the tail   1, 2, 3, ...  spared            removals
 //
 // WANT and NOTE, and two fields of OPEN, exist only if both sides agree that the receiver chooses (hello.go, below). Then OPEN has the length of the
-// head as number and the wishes as word, and a chunk may be shorter than a buffer.
+// head as number and the wishes as word (in a pull other fields, see pull.go), and a chunk may be shorter than a buffer.
 //
 // CHUNK follows its RDMA write on the same queue pair, so the data is there when
 // it is. A device with immediate data would save nothing by it: 32 bits

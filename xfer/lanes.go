@@ -185,7 +185,7 @@ func (r lockedReader) ReadAt(b []byte, offset int64) (int, error) {
 
 // grantLanes grants lanes to a transfer, if its sender asks for them.
 func (h *host) grantLanes(account *hostquota.Account, hi *hello, a *agreement) {
-	if hi.lanes < 2 || a.protocol != Fast || !a.chooses || h.attr.MaxPrivateData < answerLen+MaxDigestLen+laneRefLen {
+	if hi.lanes < 2 || a.protocol != Fast || !a.chooses || a.pull || h.attr.MaxPrivateData < answerLen+MaxDigestLen+laneRefLen {
 		return
 	}
 	g := h.lanes.grant(account, min(int64(hi.lanes), int64(or(h.MaxLanes, defaultLanes))), a)

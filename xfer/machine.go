@@ -50,6 +50,15 @@ type event struct {
 	err    error
 }
 
+// saysWork reports whether the event is a NOTE by which a peer says only that it works.
+func (ev *event) saysWork() bool {
+	if ev.kind != evReceived || ev.err != nil {
+		return false
+	}
+	m, n := parseFast(ev.data)
+	return n > 0 && m.kind == fastNote && len(m.tail) == 0
+}
+
 // actionKind is the kind of an action.
 type actionKind uint8
 

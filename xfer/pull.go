@@ -32,12 +32,23 @@ import (
 //	ATTR     server                time, ns      bits: mode, time   mode
 //
 // OPEN has the size of the file as number. FAILED answers a request that cannot be met.
+//
+// If both sides agree that the receiver chooses, the puller chooses: OPEN also has the length of the head, of which word has the low 32 bits and
+// count the high ones. There are no wishes, because those of a sender would let the server learn something about other files of the puller. WANT and
+// NOTE are those of fast_message.go, and NOTE has no removals.
 const (
 	fastRequest = 24
 	fastAttr    = 25
 
 	requestPiece  = maxFastLen - fastLen
 	requestPieces = 4 // for which each connection has receives
+)
+
+// A server of files waits for a puller that says only that it works, with limits, because such messages cost the puller nothing, and keep one of the server's places and
+// its processor busy.
+const (
+	longestWork = time.Hour // since the last other message
+	mostNotes   = 1 << 14   // since then; a puller sends two in a second
 )
 
 // MaxRequest is the largest number of bytes of the path of a [FileRequest].
@@ -136,6 +147,10 @@ type Puller struct {
 	Chunk  int // bytes of each, 4 KiB to 1 GiB; 0: the server chooses, 512 KiB as a rule
 	Digest Digest
 	Hashes Hashes // digests besides SHA256
+	// Choose lets the file choose the ranges that cross, if it is a [Chooser], the request is one for a file, and the server has this part of the protocol. Then a
+	// pull that was cut goes on where it stopped, if the file's directory has kept the part that came (DirOptions.KeepFor). The server gets no sums of this side's bytes: it
+	// learns which ranges the file asks for.
+	Choose bool
 	// Timeout bounds the time without progress, after which Pull ends the transfer, and the time until the server accepts; 0: 30 s.
 	Timeout  time.Duration
 	Progress func() Progress // returns an observer for each transfer; nil: none
@@ -147,7 +162,8 @@ type Puller struct {
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
-	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open}
+	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open,
+		choosesPull: p.Choose && req.Op == RequestFile}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -175,9 +191,18 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull}
 	var blocking interruptible
-	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, make: func(name string) (File, error) { return blocking.keep(d.makeFile(name, m.meta, m.size)) }}
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk}
+	store.make = func(name string) (File, error) {
+		if store.offer != nil {
+			store.offer.Size = m.size
+		}
+		return blocking.keep(d.makeFile(name, m.meta, m.size))
+	}
+	if a.chooses {
+		store.offer = &Offer{NewHash: d.Hashes.sumHash(a.digest)}
+	}
 	s := newSession(l, m, a, d.Hashes, store.do)
-	s.timeout = d.timeout
+	s.timeout, s.steps = d.timeout, store.steps
 	if d.Progress != nil {
 		s.progress = d.Progress()
 	}
@@ -244,6 +269,9 @@ func (p *puller) answered(ev event, acts []action) []action {
 			return p.refuse(acts, failf(CodeProtocol, "the file is said to have %d bytes", m.number))
 		}
 		p.size, p.limit = int64(m.number), int64(m.number)
+		if p.choice != nil { // as in OPEN of a sender without wishes
+			m.number, m.word = uint64(m.word)|uint64(m.count)<<32, 0
+		}
 		return p.open(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	}
 	return p.refuse(acts, failf(CodeProtocol, "the server sent %s while this side waited for %s", fastNames[m.kind], p.awaits()))
@@ -267,6 +295,7 @@ type pullServer struct {
 	*fastClient
 	phase pullPhase
 	parts requestParts
+	notes int // by which the puller has said that it works, since its last other message
 	// src is set by the disk's worker before evOpened, and read after it.
 	src Source
 }
@@ -294,10 +323,19 @@ func (p *pullServer) awaits() string {
 func (p *pullServer) fileSize() int64 { return p.src.Size }
 
 func (p *pullServer) step(ev event, acts []action) []action {
+	p.out.reset()
 	if p.phase == pullSending {
+		switch {
+		case ev.saysWork():
+			p.notes++
+		case ev.kind == evReceived:
+			p.notes = 0
+		}
+		if p.notes > mostNotes {
+			return p.abort(acts, failf(CodeProtocol, "the puller has said %d times that it works, and nothing else", p.notes))
+		}
 		return p.fastClient.step(ev, acts)
 	}
-	p.out.reset()
 	switch ev.kind {
 	case evReceived:
 		return p.requested(ev, acts)
@@ -307,8 +345,13 @@ func (p *pullServer) step(ev event, acts []action) []action {
 		}
 		p.phase = pullSending
 		p.name, p.size = p.src.Name, p.src.Size
+		open := fastMessage{kind: fastOpen, number: uint64(p.size), tail: []byte(p.name)}
+		if p.chooses {
+			p.obey(p.src.Choice, p.src.Size)
+			open.word, open.count = uint32(p.size), uint32(p.size>>32)
+		}
 		acts = p.send(acts, attrMessage(p.src.Meta), none)
-		return p.send(acts, fastMessage{kind: fastOpen, number: uint64(p.size), tail: []byte(p.name)}, none)
+		return p.send(acts, open, none)
 	case evEnded:
 		return p.end(acts, lostFailure(ev.err, p.awaits()))
 	case evStopped:
@@ -359,6 +402,8 @@ func (p *pulled) do(a action) event {
 		switch {
 		case src.Stream != nil || src.Size < 0 || src.Data == nil:
 			err = failf(CodeSource, "the server's Files returned a source that has no size")
+		case src.Choice != nil && (src.Choice.Head < 0 || src.Choice.Head > src.Size):
+			err = failf(CodeSource, "the head of the server's source is said to have %d bytes, and the source %d", src.Choice.Head, src.Size)
 		default:
 			err = checkWireName(src.Name)
 		}
@@ -366,8 +411,17 @@ func (p *pulled) do(a action) event {
 	if err != nil {
 		return event{kind: evOpened, err: classed(CodeSource, err)}
 	}
+	src.Choice = choiceOfPuller(&src)
 	p.m.src, p.reader.src = src, src
 	return event{kind: evOpened}
+}
+
+// choiceOfPuller returns the choice that a puller has from a source: nothing, if the source has no Choice. It has no wishes, and the puller cannot remove anything.
+func choiceOfPuller(src *Source) *Choice {
+	if src.Choice == nil {
+		return &Choice{Head: src.Size}
+	}
+	return &Choice{Head: src.Choice.Head, SumData: src.Choice.SumData}
 }
 
 // close closes the source. The worker has stopped.
@@ -383,7 +437,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 	m := &pullServer{fastClient: newFastClient(a, "", nil)}
 	opening, end := context.WithCancel(ctx)
 	defer end()
-	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true},
+	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true, sum: h.Hashes.sumHash(a.digest)},
 		open: func(r FileRequest) (Source, io.Closer, error) {
 			if err := p.named(); err != nil {
 				return Source{}, nil, err
@@ -391,7 +445,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 			return h.Files(opening, req.RemoteAddr(), r)
 		}}
 	s := newSession(l, m, a, h.Hashes, work.do)
-	s.timeout, s.opening = h.timeout, openTimeout
+	s.timeout, s.opening, s.working = h.timeout, openTimeout, longestWork
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}

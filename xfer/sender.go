@@ -86,6 +86,8 @@ type delivery struct {
 
 	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
+	// The puller's file may choose the ranges that cross.
+	choosesPull bool
 
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
 	lanes *sentLanes // of the transfer; nil: it has one lane
@@ -109,7 +111,7 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if (d.src.Stream != nil || d.pull != nil) && d.attr.MaxPrivateData < helloLen {
 		return failf(CodeUnsupported, "device %s carries %d bytes of private data; a request for a stream, or to receive, has %d", d.attr.Name, d.attr.MaxPrivateData, helloLen)
 	}
-	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false, d.src.Choice != nil && d.Protocol != Basic)
+	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false, d.offersChoice())
 	if err != nil {
 		return err
 	}
@@ -307,9 +309,14 @@ func (d *delivery) hello() []byte {
 	}
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast && !d.digest.named() && !stream && !pull, fast: d.Protocol != Basic && !stream && !pull, stream: stream, pull: pull, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.digest,
-		choice: d.src.Choice != nil && d.Protocol != Basic, lanes: d.asksLanes(),
+		choice: d.offersChoice(), lanes: d.asksLanes(),
 		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(max(d.src.Size, 0)), meta: d.src.Meta,
 	})
+}
+
+// offersChoice reports whether the request says that the receiver may choose the ranges that cross.
+func (d *delivery) offersChoice() bool {
+	return d.choosesPull || d.src.Choice != nil && d.Protocol != Basic
 }
 
 // chunk is the size of buffer to ask for. 0 leaves it to the receiver, unless the device cannot send messages as long as the
@@ -362,8 +369,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 	switch {
 	case d.Protocol != Auto && a.protocol != d.Protocol, a.stream && a.protocol != Fast, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
-	case a.chooses && (d.src.Choice == nil || a.protocol != Fast):
-		return failf(CodeProtocol, "the receiver says that it chooses the ranges that cross, which this sender has not offered")
+	case a.chooses && (!d.offersChoice() || a.protocol != Fast):
+		return failf(CodeProtocol, "the peer says that the receiver chooses the ranges that cross, which this side has not offered")
 	case a.lanes.n > 1 && (a.lanes.n > d.asksLanes() || !a.chooses || a.lanes.ref.number == 0):
 		return failf(CodeProtocol, "the receiver grants %d lanes; %d were asked for", a.lanes.n, d.asksLanes())
 	case a.buffers < 1 || a.buffers > most:

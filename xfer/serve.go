@@ -122,7 +122,7 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 		return a, "", failf(CodeUnsupported, "this receiver takes digest %s only, and the basic protocol, which the sender offers, has none", h.Digest)
 	case fast:
 		a.protocol, why = Fast, "both sides have it"
-		a.chooses = hi.choice && !hi.stream && !hi.pull // because neither has ranges to choose from when the request comes
+		a.chooses = hi.choice && !hi.stream // because a stream has no ranges to choose from
 		h.size(&a, &hi)
 		return a, why, nil
 	case basic:

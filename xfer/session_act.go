@@ -33,6 +33,7 @@ func (s *session) stepLocked(ev event) {
 		return
 	}
 	s.moved = true
+	s.advanced = s.advanced || s.working == 0 || !ev.saysWork()
 	s.observeLocked(&ev)
 	s.acts = s.machine.step(ev, s.acts[:0])
 	for i := range s.acts {
@@ -107,11 +108,18 @@ func (s *session) beginLocked() {
 	}
 	s.started = true
 	r := s.result
-	r.Size = s.agreed.size
-	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // it is known since a message of the peer
-		r.Size = m.fileSize()
-	}
+	r.Size = s.fileSizeLocked()
 	s.progress.Start(r)
+}
+
+// fileSizeLocked returns the size of the file, as far as it is known.
+//
+// +checklocks:s.mu
+func (s *session) fileSizeLocked() int64 {
+	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // of a pull, it is not in the agreement
+		return m.fileSize()
+	}
+	return s.agreed.size
 }
 
 // actLocked does one action. Posts of writes and messages are collected; actions that
@@ -145,7 +153,7 @@ func (s *session) actLocked(a *action) error {
 	case actFinish: // with its own reason, even if the last message cannot be posted
 		s.finished, s.failure = true, a.err
 		if a.err == nil && s.chosen {
-			s.result.Size = s.agreed.size // without the sums that crossed
+			s.result.Size = s.fileSizeLocked() // without the sums that crossed
 		}
 		if s.partial {
 			s.result.Sum = [SumLen]byte{} // because it is that of the bytes that crossed, and not of the file

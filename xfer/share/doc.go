@@ -12,7 +12,7 @@
 //	err = r.Serve(ctx, l)
 //
 //	in, err := tree.OpenDir("incoming", tree.DirOptions{})
-//	p := xfer.Puller{Open: in.Open}
+//	p := xfer.Puller{Open: in.Open, Choose: true}
 //	res, err := p.Pull(ctx, dev, addr, xfer.FileRequest{Op: xfer.RequestFile, Path: "photos"})
 //
 // # Guarantees

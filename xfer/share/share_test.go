@@ -137,6 +137,30 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// A puller may have parts of files and of trees, which bring their lists first, and whole lists only.
+func TestServedChoices(t *testing.T) {
+	d := openDir(t, makeTree(t, "a", "d/", "d/b"), Options{})
+	for _, c := range []struct {
+		r         xfer.FileRequest
+		has, head bool // a choice, with a head
+	}{
+		{xfer.FileRequest{Op: xfer.RequestFile, Path: "a"}, true, false},
+		{xfer.FileRequest{Op: xfer.RequestFile, Path: "d"}, true, true},
+		{xfer.FileRequest{Op: xfer.RequestList, Path: "d"}, false, false},
+	} {
+		src, closer, err := d.Files(t.Context(), peer, c.r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (src.Choice != nil) != c.has || c.has && (src.Choice.Head > 0) != c.head {
+			t.Errorf("%+v: %+v", c.r, src.Choice)
+		}
+		if err := closer.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A Dir refuses what a peer may not get, and no error of it has a path of the server.
 func TestRefuses(t *testing.T) {
 	path := makeTree(t, "a", "d/", ".secret", "out -> ../outside", "abs -> /etc/passwd", "dir -> ..", "d/up -> ../a", "loop -> loop")

@@ -123,6 +123,20 @@ func (d *Dir) OpenFrom(from netip.AddrPort, name string, meta xfer.Meta, size in
 	return &claimed{f, s}, nil
 }
 
+// HasPart reports whether the directory has a part of the tree, or of the file, of a name from a transfer that was cut, so that the next one of the name goes on with
+// it (DirOptions.KeepFor). The name of a tree ends in a slash, as that for Open.
+func (d *Dir) HasPart(name string) bool {
+	base, isTree := strings.CutSuffix(name, "/")
+	if !isTree {
+		return d.files.HasPart(name)
+	}
+	if d.opt.KeepFor == 0 {
+		return false
+	}
+	info, err := d.root.Lstat(partialName(base))
+	return err == nil && info.IsDir() && private(info)
+}
+
 // claimed is the file of a transfer, which gives name and memory back at its end.
 type claimed struct {
 	*incoming

@@ -74,6 +74,29 @@ func TestResumeOtherKinds(t *testing.T) {
 	}
 }
 
+// A directory says whether it has a part of a tree or a file with which a transfer goes on.
+func TestHasPart(t *testing.T) {
+	needsLocks(t)
+	d, to := openDir(t, keeping())
+	from := filepath.Join(t.TempDir(), "photos")
+	check(t, os.MkdirAll(from, 0o755))
+	check(t, os.WriteFile(filepath.Join(from, "a"), make([]byte, 1000), 0o644))
+	if d.HasPart("photos/") {
+		t.Error("an empty directory has a part")
+	}
+	cutAt(t, d, from, 500)
+	if !d.HasPart("photos/") || d.HasPart("photos") || d.HasPart("other/") {
+		t.Error("the part of the tree is not found, or others are")
+	}
+	check(t, os.Chmod(filepath.Join(to, partialName("photos")), 0o777))
+	if d.HasPart("photos/") {
+		t.Error("a part that other users may write to is taken")
+	}
+	if d, _ := openDir(t, all); d.HasPart("photos/") {
+		t.Error("a directory that keeps nothing has a part")
+	}
+}
+
 // The time for a directory grows with its entries, and not with their square.
 func TestFlatDirectory(t *testing.T) {
 	needsLocks(t)

@@ -1,0 +1,518 @@
+package xfer
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// served is a policy of files for pulls, with one source.
+func served(src Source) func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
+	return func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) { return src, nil, nil }
+}
+
+// A pull that was cut goes on where it stopped. What differs crosses again, and the file is the server's in any case.
+//
+// parity: X02
+func TestPullResumes(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	data := noise(3*resumeBlock + 1000)
+	changed := bytes.Clone(data)
+	changed[5] ^= 1
+	for name, c := range map[string]struct {
+		then    []byte // the server's file at the second pull
+		between func(t *testing.T, part string)
+		kept    int64
+	}{
+		"as it was":    {then: data, kept: 2 * resumeBlock},
+		"file changed": {then: changed, kept: resumeBlock},
+		"file grown":   {then: append(slices.Clone(data), "more"...), kept: 2 * resumeBlock},
+		"file shorter": {then: data[:resumeBlock+7]},
+		"another file": {then: bytes.Repeat([]byte{1}, len(data))},
+		"empty file":   {then: nil},
+		"part changed": {then: data, between: func(t *testing.T, part string) { overwrite(t, part, []byte{data[5] ^ 1}, 5) }, kept: resumeBlock},
+		"part of another user": {then: data, between: func(t *testing.T, part string) {
+			if err := os.Chmod(part, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"source with no choice": {then: data},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := testContext(t)
+			dev := device(t, iwarp.Config{})
+			p, path := into(t, DirOptions{KeepFor: time.Hour})
+			p.Chunk, p.Window, p.Choose = 1<<20, 1, true
+			part := filepath.Join(path, partialName("f"))
+			src := chosenOf(data, WishUpdate|WishDelete) // the wishes are not the server's
+			src.Data = cutAt{src.Data, 2 * resumeBlock, part, ctx}
+			var now atomic.Pointer[Source]
+			now.Store(&src)
+			var crossed atomic.Int64
+			srv := serve(t, dev, Receiver{
+				Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
+					return *now.Load(), nil, nil
+				},
+				Trace: func() Tracer {
+					crossed.Store(0)
+					return func(s Step) {
+						if s.Op == OpWrite {
+							crossed.Add(int64(s.Bytes))
+						}
+					}
+				},
+			}, DirOptions{})
+			_, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"})
+			wantCode(t, err, CodeSource, true)
+			_, err = srv.outcome(ctx)
+			wantCode(t, err, CodeSource, false)
+			if got := entries(t, path); !slices.Equal(got, []string{partialName("f")}) {
+				t.Fatalf("the directory has %q", got)
+			}
+			if c.between != nil {
+				c.between(t, part)
+			}
+			then := chosenOf(c.then, 0)
+			if name == "source with no choice" {
+				then.Choice = nil
+			}
+			now.Store(&then)
+			res, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"})
+			got, serr := srv.outcome(ctx)
+			if err != nil || serr != nil || res.Kept != c.kept || got.Kept != c.kept || res.Size != int64(len(c.then)) || got.Size != res.Size || !res.Pulled {
+				t.Errorf("got %+v, %v; the server %+v, %v; want %d bytes kept", res, err, got, serr, c.kept)
+			}
+			if sums := crossed.Load() - (res.Size - res.Kept); sums < 0 || sums > 3*SumLen || sums%SumLen != 0 {
+				t.Errorf("%d bytes have crossed, of a file of %d of which %d were there", crossed.Load(), res.Size, res.Kept)
+			}
+			if b := must(os.ReadFile(filepath.Join(path, "f")))(t); !bytes.Equal(b, c.then) {
+				t.Errorf("the file has %d bytes that differ from the server's", len(b))
+			}
+			if res.Kept > 0 && res.Sum != [SumLen]byte{} {
+				t.Error("a file of which a part crossed has a digest")
+			}
+		})
+	}
+}
+
+// A second pull of a name is refused while one runs in another process, and the first one ends well.
+func TestPullIsLocked(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	ctx := testContext(t)
+	path, data := t.TempDir(), noise(100)
+	dev := device(t, iwarp.Config{})
+	srv := serve(t, dev, Receiver{Files: served(chosenOf(data, 0))}, DirOptions{})
+	var pullers []Puller
+	for range 2 { // two Dirs stand for two processes
+		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		defer d.Close()
+		pullers = append(pullers, Puller{Open: d.Open, Choose: true})
+	}
+	open := pullers[0].Open
+	pullers[0].Open = func(name string, meta Meta, size int64) (File, error) {
+		f, err := open(name, meta, size)
+		return lockedFile{f.(*dirFile), func() {
+			_, err := pullers[1].Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"})
+			wantCode(t, err, CodeExists, false, `"f" is being received right now by another process`)
+		}}, err
+	}
+	if _, err := pullers[0].Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := entries(t, path); !slices.Equal(got, []string{"f"}) {
+		t.Errorf("the directory has %q", got)
+	}
+}
+
+// lockedFile is a file that calls meanwhile when it has its lock.
+type lockedFile struct {
+	*dirFile
+	meanwhile func()
+}
+
+func (f lockedFile) Choose(o Offer) error {
+	err := f.dirFile.Choose(o)
+	f.meanwhile()
+	return err
+}
+
+// A directory says whether it has a part with which a transfer goes on.
+func TestHasPart(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	path := t.TempDir()
+	part := filepath.Join(path, partialName("f"))
+	keeps, drops := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t), must(OpenDir(path, DirOptions{}))(t)
+	defer keeps.Close()
+	defer drops.Close()
+	if keeps.HasPart("f") {
+		t.Error("an empty directory has a part")
+	}
+	if err := os.WriteFile(part, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !keeps.HasPart("f") || keeps.HasPart("g") || drops.HasPart("f") {
+		t.Error("the part is not found, or others are")
+	}
+	if err := os.Chmod(part, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if keeps.HasPart("f") {
+		t.Error("a part that other users may write to is taken")
+	}
+}
+
+// pullFrom pulls a source into a file over a device in memory, in a bubble of synctest. It returns the results of both sides.
+func pullFrom(t *testing.T, p Puller, src Source) (pulled, sent Result, perr, serr error) {
+	t.Helper()
+	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
+	l := must(verbs.Listen(dev, loopback))(t)
+	done := make(chan struct{})
+	r := Receiver{Open: func(string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src)}
+	go func() {
+		defer close(done)
+		sent, serr = r.ServeOne(t.Context(), l)
+	}()
+	pulled, perr = p.Pull(t.Context(), dev, l.Addr(), FileRequest{RequestFile, src.Name})
+	<-done
+	if err := errors.Join(l.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+	return pulled, sent, perr, serr
+}
+
+// Of random files of which the puller has a part, right or wrong, only what it chooses crosses, and the file is whole.
+//
+// parity: X02
+func TestOnlyWantedIsPulled(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		size := rapid.IntRange(0, 40_000).Draw(rt, "size")
+		head := rapid.IntRange(0, size).Draw(rt, "head")
+		data, choose := noise(size), rapid.Bool().Draw(rt, "choose")
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
+		f := &choosingFile{old: bytes.Clone(data), per: rapid.IntRange(1, 200).Draw(rt, "per"), data: make([]byte, size)}
+		clear(f.old[:head])
+		kept := int64(0)
+		for at := head; at < size; {
+			r := Range{Offset: int64(at), Length: int64(min(1+random.IntN(9000), size-at)), Sum: random.IntN(3) > 0}
+			switch wrong := random.IntN(2) == 0; {
+			case r.Sum:
+				f.sums = append(f.sums, r)
+				if wrong {
+					f.old[r.Offset] ^= 1
+				} else {
+					kept += r.Length
+				}
+			case wrong:
+				f.wants = append(f.wants, r)
+				clear(f.old[r.Offset:][:r.Length])
+			default:
+				kept += r.Length
+			}
+			at += int(r.Length)
+		}
+		if !choose {
+			kept = 0
+		}
+		synctest.Test(t, func(t *testing.T) {
+			src := sourceOf("f", data)
+			src.Choice = &Choice{Head: int64(head)}
+			p := Puller{Choose: choose, Chunk: minChunk, Window: rapid.IntRange(1, 9).Draw(rt, "window"), Digest: rapid.SampledFrom([]Digest{SHA256, NoDigest}).Draw(rt, "digest"),
+				Open: func(string, Meta, int64) (File, error) { return f, nil }}
+			pulled, sent, perr, serr := pullFrom(t, p, src)
+			if perr != nil || serr != nil || !bytes.Equal(f.data, data) || !f.committed {
+				rt.Fatalf("got %v; the server %v", perr, serr)
+			}
+			if pulled.Kept != kept || sent.Kept != kept || pulled.Size != int64(size) || sent.Size != int64(size) {
+				rt.Fatalf("%d bytes with %d kept at the puller, %d with %d at the server; want %d with %d", pulled.Size, pulled.Kept, sent.Size, sent.Kept, size, kept)
+			}
+		})
+	})
+}
+
+// A puller that does not let its file choose, and one that asks for a list, send the bytes of earlier versions; a server gets no wishes, and grants no lanes.
+func TestPullOffers(t *testing.T) {
+	private := func(p Puller, op RequestOp) []byte {
+		raw := newRaw(t, false)
+		raw.private = appendRefusal(nil, errorMessage{code: CodeBusy}, maxRefusal)
+		l := must(verbs.Listen(raw.dev, loopback))(t)
+		defer l.Close()
+		asked := make(chan []byte, 1)
+		go func() {
+			req, err := l.Accept(raw.ctx)
+			if err != nil {
+				t.Error(err)
+				asked <- nil
+				return
+			}
+			asked <- bytes.Clone(req.PrivateData())
+			_ = req.Reject(raw.private) // the test has what it wants
+		}()
+		p.Open = func(string, Meta, int64) (File, error) { return nil, CodeStorage }
+		_, err := p.Pull(raw.ctx, raw.dev, l.Addr(), FileRequest{op, "f"})
+		wantCode(t, err, CodeBusy, true)
+		return <-asked
+	}
+	before := appendHello(nil, hello{pull: true, imm: true, digest: SHA256, buffers: defaultBuffers})
+	for name, got := range map[string][]byte{"file": private(Puller{}, RequestFile), "list": private(Puller{Choose: true}, RequestList)} {
+		if !bytes.Equal(got, before) {
+			t.Errorf("%s: % x, want % x", name, got, before)
+		}
+	}
+	before[6] |= capChoice
+	if got := private(Puller{Choose: true}, RequestFile); !bytes.Equal(got, before) {
+		t.Errorf("% x, want % x", got, before)
+	}
+	h := &host{Receiver: &Receiver{Files: served(Source{}), MaxLanes: 8}, attr: verbs.DeviceAttr{MaxPrivateData: 512}}
+	a := agreement{protocol: Fast, chooses: true, pull: true, size: -1}
+	if h.grantLanes(nil, &hello{pull: true, choice: true, lanes: 8}, &a); a.lanes.n != 0 {
+		t.Errorf("a pull gets %d lanes", a.lanes.n)
+	}
+}
+
+// A server of an earlier version gives the whole file to a puller that could choose.
+func TestPullFromEarlierServer(t *testing.T) {
+	raw := newRaw(t, false)
+	raw.private = appendAnswer(nil, answer{protocol: Fast, digest: NoDigest, chunk: minChunk, buffers: 2})
+	addr, accepted := raw.accept(loopback)
+	ctx, data := testContext(t), noise(100)
+	p, path := into(t, DirOptions{KeepFor: time.Hour})
+	if err := os.WriteFile(filepath.Join(path, partialName("f")), data[:50], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.Choose, p.Digest = true, NoDigest
+	done := make(chan error, 1)
+	dev := device(t, iwarp.Config{})
+	go func() {
+		_, err := p.Pull(ctx, dev, addr, FileRequest{RequestFile, "f"})
+		done <- err
+	}()
+	peer := <-accepted
+	peer.fast(fastRequest)
+	peer.send(appendFast(nil, attrMessage(Meta{})))
+	peer.send(appendFast(nil, fastMessage{kind: fastOpen, number: 100, tail: []byte("f")}))
+	layout := peer.fast(fastLayout) // and no WANT follows
+	peer.write(verbs.RemoteAddr{Addr: layout.number, RKey: layout.word}, data)
+	peer.send(appendFast(nil, fastMessage{kind: fastChunk, length: 100, word: crcOf(data)}))
+	peer.send(appendFast(nil, fastMessage{kind: fastEnd, number: 100}))
+	peer.fast(fastCredit)
+	peer.fast(fastDone)
+	peer.leave()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if b := must(os.ReadFile(filepath.Join(path, "f")))(t); !bytes.Equal(b, data) {
+		t.Errorf("the file has %d bytes that differ", len(b))
+	}
+}
+
+// pulling returns both machines of a pull of a file of 1000 bytes with a head of 100: the server has sent the head, and the puller has made its file.
+func pulling(t testing.TB) (*puller, *pullServer) {
+	t.Helper()
+	a := agreement{chunk: 4096, buffers: 2, digest: NoDigest, chooses: true, pull: true}
+	p := &puller{fastServer: newFastServer(a, verbs.RemoteAddr{}), request: FileRequest{RequestFile, "f"}}
+	a.size = -1
+	s := &pullServer{fastClient: newFastClient(a, "", nil)}
+	message := func(m fastMessage) event { return event{kind: evReceived, data: appendFast(nil, m)} }
+	s.step(message(fastMessage{kind: fastRequest, number: 1, word: uint32(RequestFile), tail: []byte("f")}), nil)
+	s.src = Source{Name: "f", Size: 1000, Choice: &Choice{Head: 100}}
+	s.step(event{kind: evOpened}, nil)
+	s.step(message(fastMessage{kind: fastLayout, length: 4096, count: 2}), nil)
+	s.step(event{kind: evRead, n: 100}, nil)
+	p.step(message(attrMessage(Meta{})), nil)
+	p.step(message(fastMessage{kind: fastOpen, number: 1000, word: 100, tail: []byte("f")}), nil)
+	p.step(event{kind: evOpened}, nil)
+	return p, s
+}
+
+// OPEN of a pull has the length of the head if the puller chooses, and the bytes of earlier versions otherwise.
+func TestPullOpenBytes(t *testing.T) {
+	for chooses, want := range map[bool]string{
+		false: "0100 0000 01000000 0000000005000000 00000000 00000000 66",
+		true:  "0100 0000 01000000 0000000005000000 07000000 02000000 66",
+	} {
+		s := &pullServer{fastClient: newFastClient(agreement{chunk: 4096, buffers: 2, chooses: chooses, pull: true, size: -1}, "", nil), phase: pullOpening}
+		s.src = Source{Name: "f", Size: 5 << 32, Choice: &Choice{Head: 2<<32 | 7}}
+		acts := s.step(event{kind: evOpened}, nil)
+		if got, want := acts[len(acts)-1].msg, must(hex.DecodeString(strings.ReplaceAll(want, " ", "")))(t); !bytes.Equal(got, want) {
+			t.Errorf("the puller chooses: %t: got % x, want % x", chooses, got, want)
+		}
+	}
+}
+
+// failureOf gives events to a machine, and returns the failure with which it ends.
+func failureOf(m machine, events ...event) (failure error) {
+	for _, ev := range events {
+		for _, a := range m.step(ev, nil) {
+			if a.kind == actFinish {
+				return a.err
+			}
+		}
+	}
+	return nil
+}
+
+// A server of files refuses a puller that breaks the rules of WANT and NOTE, and a puller such a server.
+func TestBadPullChoices(t *testing.T) {
+	message := func(m fastMessage) event { return event{kind: evReceived, data: appendFast(nil, m)} }
+	want := func(last uint32, b string, count uint32) event {
+		return message(fastMessage{kind: fastWant, word: last, count: count, tail: []byte(b)})
+	}
+	for name, c := range map[string]struct {
+		events []event
+		text   string
+	}{
+		"beyond the end":       {[]event{want(1, "\x00\x88\x0f", 1)}, "does not follow the others"},
+		"behind all bytes":     {[]event{want(0, "\x00\x88\x0e", 1), want(0, "\x00\x02", 1)}, "does not follow the others"},
+		"after the last":       {[]event{want(1, "\x00\x02", 1), want(0, "\x00\x02", 1)}, "after the last one: true"},
+		"removal":              {[]event{message(fastMessage{kind: fastNote, number: 1, tail: []byte("\x02\x00\x01a")})}, "NOTE 1 with 4 bytes"},
+		"note out of turn":     {[]event{message(fastMessage{kind: fastNote, number: 2})}, "NOTE 2 with 0 bytes"},
+		"request again":        {[]event{message(fastMessage{kind: fastRequest, number: 1, word: 1, tail: []byte("f")})}, "REQUEST"},
+		"nine WANTs under way": {slices.Repeat([]event{want(0, "\x00\x02", 1)}, 12), "8 messages before it are not answered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, s := pulling(t)
+			if err := failureOf(s, c.events...); !errors.Is(err, CodeProtocol) {
+				t.Errorf("got %v", err)
+			} else {
+				wantText(t, err.Error(), c.text)
+			}
+		})
+	}
+	_, s := pulling(t)
+	for i := range mostNotes + 1 {
+		if err := failureOf(s, message(fastMessage{kind: fastNote, number: uint64(i + 1)})); (err != nil) != (i == mostNotes) {
+			t.Fatalf("NOTE %d: %v", i+1, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		ev   event
+		text string
+	}{
+		"answer to no note": {message(fastMessage{kind: fastNote, number: 1}), "answered NOTE 1"},
+		"WANT":              {want(1, "", 0), "sent WANT"},
+		"more than chosen":  {message(fastMessage{kind: fastChunk, length: 101}), "chunk 0 has 101 bytes"},
+		"end":               {message(fastMessage{kind: fastEnd, number: 100}), "had not chosen all"},
+	} {
+		t.Run("server/"+name, func(t *testing.T) {
+			p, _ := pulling(t)
+			if err := failureOf(p, c.ev); !errors.Is(err, CodeProtocol) {
+				t.Errorf("got %v", err)
+			} else {
+				wantText(t, err.Error(), c.text)
+			}
+		})
+	}
+	for name, open := range map[string]fastMessage{
+		"head beyond the file":      {kind: fastOpen, number: 10, word: 11, tail: []byte("f")},
+		"head of 32 bits":           {kind: fastOpen, number: 10, count: 1, tail: []byte("f")},
+		"head of 64 bits":           {kind: fastOpen, number: 1<<63 - 1, word: 1<<32 - 1, count: 1<<32 - 1, tail: []byte("f")},
+		"longer than any file":      {kind: fastOpen, number: 1 << 63, tail: []byte("f")},
+		"size 1, wishes of senders": {kind: fastOpen, number: 1, word: uint32(WishChecksum), tail: []byte("f")},
+	} {
+		p := &puller{fastServer: newFastServer(agreement{chunk: 4096, buffers: 2, digest: NoDigest, chooses: true}, verbs.RemoteAddr{})}
+		if err := failureOf(p, message(attrMessage(Meta{})), message(open)); !errors.Is(err, CodeProtocol) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	p := &puller{fastServer: newFastServer(agreement{chunk: 4096, buffers: 2, digest: NoDigest, chooses: true}, verbs.RemoteAddr{})}
+	p.step(message(attrMessage(Meta{})), nil)
+	for _, a := range p.step(message(fastMessage{kind: fastOpen, number: 1 << 40, word: 4, count: 3, tail: []byte("f")}), nil) {
+		if a.kind == actOpen && (a.offset != 3<<32|4 || a.crc != 0) {
+			t.Errorf("the file has a head of %d bytes and wishes %d", a.offset, a.crc)
+		}
+	}
+	src := sourceOf("f", noise(10))
+	src.Choice = &Choice{Head: 11}
+	synctest.Test(t, func(t *testing.T) {
+		p := Puller{Choose: true, Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+		_, _, err, _ := pullFrom(t, p, src)
+		wantCode(t, err, CodeSource, true, "the head of the server's source")
+	})
+}
+
+// A server waits for a puller whose file works, but not without end, because each NOTE costs the puller nothing.
+func TestPullerWorks(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes time.Duration
+		fails bool
+	}{"goes on": {50 * time.Minute, false}, "without end": {2 * time.Hour, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				f := &choosingFile{per: 1, steps: func() uint64 { return uint64(time.Since(start)) }}
+				f.commit = func() error {
+					<-time.NewTimer(c.takes).C
+					return nil
+				}
+				src := sourceOf("f", nil)
+				src.Choice = &Choice{}
+				p := Puller{Choose: true, Open: func(string, Meta, int64) (File, error) { return f, nil }}
+				_, _, perr, serr := pullFrom(t, p, src)
+				if c.fails {
+					wantCode(t, serr, CodeTimeout, false, "the peer has only said for 1h0m0s that it works")
+					return
+				}
+				if err := errors.Join(perr, serr); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// FuzzPullChoosing gives messages of a peer to a server of files from which a puller chooses, and to a puller that chooses. The server keeps a bounded number of
+// requests, and does not read beyond the source.
+//
+// fuzz:state
+func FuzzPullChoosing(f *testing.F) {
+	message := func(m fastMessage) []byte {
+		b := appendFast(nil, m)
+		return append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...)
+	}
+	f.Add(message(fastMessage{kind: fastWant, word: 1, count: 2, tail: []byte("\x00\x03\x05\x20")}))
+	f.Add(slices.Concat(message(fastMessage{kind: fastWant, count: 1, tail: []byte("\x00\xa0\x0a")}), message(fastMessage{kind: fastCredit, number: 1}), message(fastMessage{kind: fastWant, word: 1})))
+	f.Add(slices.Concat(message(fastMessage{kind: fastNote, number: 1}), message(fastMessage{kind: fastNote, number: 2, tail: []byte("\x02\x00\x01a")})))
+	f.Add(slices.Concat(message(fastMessage{kind: fastChunk, length: 100}), message(fastMessage{kind: fastChunk, number: 1, length: 900}), message(fastMessage{kind: fastEnd, number: 1000})))
+	f.Add(slices.Concat(message(attrMessage(Meta{})), message(fastMessage{kind: fastOpen, number: 5, word: 6, tail: []byte("f")})))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, s := pulling(t)
+		fresh := &puller{fastServer: newFastServer(agreement{chunk: 4096, buffers: 2, digest: NoDigest, chooses: true}, verbs.RemoteAddr{})}
+		serverOver, pullerOver, freshOver := false, false, false
+		for len(b) >= 2 {
+			n := min(int(b[0])|int(b[1]&1)<<8, len(b)-2)
+			ev := event{kind: evReceived, data: b[2 : 2+n]}
+			b = b[2+n:]
+			serverOver = serverOver || answerClient(t, s, s.fastClient, ev)
+			pullerOver = pullerOver || answerServer(p, ev)
+			freshOver = freshOver || answerServer(fresh, ev)
+			if fresh.choice.head > fresh.size {
+				t.Fatalf("the head has %d bytes, the file %d", fresh.choice.head, fresh.size)
+			}
+		}
+	})
+}
