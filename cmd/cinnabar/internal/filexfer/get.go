@@ -44,6 +44,9 @@ begins at the directory that is served, which is . itself. Each file or director
 is stored under the last element of its PATH, with all the guarantees of cinnabar
 recv: it gets its name when it is complete and its digest was compared.
 
+A pull that was cut, by ^C too, goes on where it stopped when the same get runs again
+within the time of --keep-for: both sides compare the part that came by its digest.
+
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
 leave as they come: only exit code 0 says that all came and that the digest is
@@ -68,7 +71,8 @@ right.`,
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
-	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers")
+	keepFlag(f, &o.storage.KeepFor, "", "pulled")
+	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers without end")
 	f.BoolVar(&o.storage.IgnoreMeta, "no-preserve", false, "do not apply the modes and times of the server's files")
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of the server's files")
@@ -113,6 +117,9 @@ link. A name with characters that a terminal may obey stands in quotes.`,
 // parse checks the options and the arguments before anything is connected.
 func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	if err := o.check(); err != nil {
+		return err
+	}
+	if err := checkKeepFor(o.storage.KeepFor); err != nil {
 		return err
 	}
 	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes()}
@@ -209,6 +216,7 @@ func (o *pullOptions) reach(do func(netip.AddrPort) error) error {
 // get pulls the files in order, each over a connection of its own.
 func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams) (err error) {
 	var open opener
+	var dir *tree.Dir
 	var out *outputFile
 	if o.out == standard {
 		defer withoutPipeSignal()()
@@ -216,12 +224,12 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		open = out.open
 		s.Out = s.Err
 	} else {
-		dir, err := tree.OpenDir(o.dir, o.storage)
-		if err != nil {
+		if dir, err = tree.OpenDir(o.dir, o.storage); err != nil {
 			return fmt.Errorf("open the directory for the files (--dir): %w", err)
 		}
 		defer cli.Shut(dir)
 		open = dir.OpenFrom
+		o.puller.Choose = true
 	}
 	limit := newBucket(o.limit.rate)
 	defer context.AfterFunc(ctx, limit.stop)()
@@ -230,7 +238,11 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	o.puller.Progress = func() xfer.Progress { return r.watch() }
 	failed := 0
 	for n, p := range o.paths {
-		open := limit.files(o.expects(p, open))
+		stored := "" // name under which the file is stored here
+		open := limit.files(o.expects(p, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+			stored = name
+			return open(from, name, meta, size)
+		}))
 		o.puller.Open = func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
 			return open(netip.AddrPort{}, name, meta, size) // no other host has a part of the memory
 		}
@@ -243,13 +255,15 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 			err = r.explain(err)
 			if out != nil {
 				err = out.explain(err)
+			} else if !errors.Is(err, xfer.CodeExists) && dir.HasPart(stored) { // with that code, the part is that of another transfer
+				err = fmt.Errorf("%w; the part that came stays for %v: pull it again, and the transfer goes on there", err, o.storage.KeepFor)
 			}
 		}
 		err = errors.Join(err, r.finished(p, res, err))
 		if err == nil {
 			continue
 		}
-		if len(o.paths) == 1 {
+		if len(o.paths) == 1 && ctx.Err() == nil {
 			return err
 		}
 		failed++

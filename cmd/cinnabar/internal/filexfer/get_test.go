@@ -1,14 +1,18 @@
 package filexfer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,6 +203,105 @@ func TestGetExpectsName(t *testing.T) {
 	}
 }
 
+// A pull that was cut, by a kill or ^C, goes on where it stopped when the same get runs again: the bytes before that do not cross again. If the server's file is another one
+// by then, that comes.
+//
+// parity: X02
+func TestGetResumes(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	const size, least = 64 << 20, 8 << 20 // bytes of the file, and of the blocks that are there when get is ended
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(data) // never fails
+	for name, c := range map[string]struct {
+		files   []string // which have the data together
+		path    string
+		end     func(*testproc.Process) int
+		code    int
+		changes bool // the server's first file changes meanwhile
+	}{
+		"killed":         {[]string{"big"}, "big", killed, -1, false},
+		"interrupted":    {[]string{"big"}, "big", interrupted, cli.ExitSignal + int(syscall.SIGINT), false},
+		"other contents": {[]string{"big"}, "big", killed, -1, true},
+		"directory":      {[]string{"d/a", "d/b", "d/c", "d/d"}, "d", interrupted, cli.ExitSignal + int(syscall.SIGINT), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, in := t.TempDir(), t.TempDir()
+			want := bytes.Clone(data)
+			part := size / len(c.files)
+			write := func() {
+				for i, f := range c.files {
+					at := filepath.Join(public, f)
+					if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, want[i*part:][:part], 0o640)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			write()
+			_, addr := startServer(t, public)
+			get := func(addr string, more ...string) []string {
+				return append([]string{"get", "-r", "--json", addr, c.path, "--dir", in}, more...)
+			}
+			client := clitest.Start(t, get(addr, "--limit", "24MiB/s")...)
+			client.Stdout.Expect(`"event":"progress".*"bytes":(1[89]|[2-9]\d)\d{6},`)
+			if code, p := clitest.RunProcess(t, get(addr)...); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "is being received right now by another process") || strings.Contains(p.Stderr.String(), "pull it again") {
+				t.Errorf("a second get of the name: exit code %d: %s", code, p.Stderr)
+			}
+			if code := c.end(client); c.code >= 0 && code != c.code {
+				t.Errorf("exit code %d, want %d: %s", code, c.code, client.Stderr)
+			}
+			if c.code >= 0 && !strings.Contains(client.Stderr.String(), "the part that came stays for 24h0m0s: pull it again") {
+				t.Errorf("it does not say how to go on: %s", client.Stderr)
+			}
+			if c.changes {
+				want[5] ^= 1
+				write()
+			}
+			relay := newCountingRelay(t, addr)
+			code, again := clitest.RunProcess(t, get(relay.addr)...)
+			if code != 0 {
+				t.Fatalf("exit code %d: %s", code, again.Stderr)
+			}
+			wantResumed(t, again.Stdout.String(), size, least, relay.comes.Load())
+			for i, f := range c.files {
+				if got, err := os.ReadFile(filepath.Join(in, f)); err != nil || !bytes.Equal(got, want[i*part:][:part]) {
+					t.Errorf("%s has %d bytes that differ: %v", f, len(got), err)
+				}
+			}
+			if got := filesBelow(t, in); !slices.Equal(got, c.files) {
+				t.Errorf("in the directory: %q", got)
+			}
+		})
+	}
+}
+
+// killed and interrupted end a process and return its exit code.
+func killed(p *testproc.Process) int {
+	p.Kill()
+	_ = p.Wait() // it was killed
+	return -1
+}
+
+func interrupted(p *testproc.Process) int {
+	p.Interrupt()
+	return p.ExitCode()
+}
+
+// With --keep-for 0 nothing of a pull that was cut stays, and get does not say so.
+func TestGetKeepsNothing(t *testing.T) {
+	in := t.TempDir()
+	_, addr := startServer(t, filepath.Dir(clitest.EndlessFile(t)))
+	client := clitest.Start(t, "get", addr, "endless", "--dir", in, "--keep-for", "0")
+	client.Stderr.Expect(`^getting endless `)
+	if code := interrupted(client); code != cli.ExitSignal+int(syscall.SIGINT) || strings.Contains(client.Stderr.String(), "pull it again") {
+		t.Errorf("exit code %d: %s", code, client.Stderr)
+	}
+	if got := filesBelow(t, in); len(got) > 0 {
+		t.Errorf("in the directory: %q", got)
+	}
+}
+
 func TestPullArguments(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"get 127.0.0.1", "usage: cinnabar get HOST[:PORT] PATH"},
@@ -212,6 +315,8 @@ func TestPullArguments(t *testing.T) {
 		{"get -r 127.0.0.1 a/.. -o ../b", "invalid --output"},
 		{"get 127.0.0.1 a -o c/d", "invalid --output"},
 		{"get 127.0.0.1 a -o - --fsync", "--fsync was given with --output -"},
+		{"get 127.0.0.1 a -o - --keep-for 1h", "--keep-for was given with --output -"},
+		{"get 127.0.0.1 a --keep-for -1s", "invalid --keep-for -1s"},
 		{"get 127.0.0.1:port: a", "the first argument is the server"},
 		{"get :7 a", "no host"},
 		{"ls", "usage: cinnabar ls"},

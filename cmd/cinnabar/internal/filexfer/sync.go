@@ -120,12 +120,12 @@ func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
 	return nil
 }
 
-// defaultKeep is the default of recv --keep-for.
+// defaultKeep is the default of --keep-for.
 const defaultKeep = 24 * time.Hour
 
-// keepFlag adds --keep-for to a command. The help text of the option begins with condition.
-func (o *recvOptions) keepFlag(f *pflag.FlagSet, condition string) {
-	f.DurationVar(&o.storage.KeepFor, "keep-for", defaultKeep, condition+"keep the received part of a failed transfer for so long, so that it goes on there when it is sent again; 0 removes it at once")
+// keepFlag adds --keep-for to a command. The help text of the option begins with condition, and says what the user does with the transfer to go on.
+func keepFlag(f *pflag.FlagSet, keep *time.Duration, condition, again string) {
+	f.DurationVar(keep, "keep-for", defaultKeep, condition+"keep the received part of a failed transfer for so long, so that it goes on there when it is "+again+" again; 0 removes it at once")
 }
 
 // deleteFlag adds --allow-delete to recv.
@@ -135,11 +135,16 @@ func (o *recvOptions) deleteFlag(f *pflag.FlagSet) {
 
 // checkKeep checks the options.
 func (o *recvOptions) checkKeep() error {
-	switch {
-	case o.storage.KeepFor < 0:
-		return cli.Usagef("invalid --keep-for %v: it must be positive, or 0 to keep nothing", o.storage.KeepFor)
-	case o.storage.AllowDelete && !o.storage.Overwrite:
+	if o.storage.AllowDelete && !o.storage.Overwrite {
 		return cli.Usagef("--allow-delete is for directories that are there, which --overwrite lets senders change")
+	}
+	return checkKeepFor(o.storage.KeepFor)
+}
+
+// checkKeepFor checks --keep-for.
+func checkKeepFor(keep time.Duration) error {
+	if keep < 0 {
+		return cli.Usagef("invalid --keep-for %v: it must be positive, or 0 to keep nothing", keep)
 	}
 	return nil
 }
