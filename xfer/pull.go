@@ -47,7 +47,7 @@ const (
 // A server of files waits for a puller that says only that it works, with limits, because such messages cost the puller nothing, and keep one of the server's places and
 // its processor busy.
 const (
-	longestWork = time.Hour // since the last other message
+	longestWork = time.Hour // since the last other message; at least the timeout
 	mostNotes   = 1 << 14   // since then; a puller sends two in a second
 )
 
@@ -445,7 +445,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 			return h.Files(opening, req.RemoteAddr(), r)
 		}}
 	s := newSession(l, m, a, h.Hashes, work.do)
-	s.timeout, s.opening, s.working = h.timeout, openTimeout, longestWork
+	s.timeout, s.opening, s.working = h.timeout, openTimeout, max(longestWork, h.timeout)
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}
