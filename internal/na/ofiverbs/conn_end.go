@@ -70,8 +70,13 @@ func (c *conn) run(gen uint32) {
 	c.mu.Lock()
 	end := c.end
 	c.mu.Unlock()
-	if end.Kind == na.Closed || hasGivenWay(end.Err) { // because Disconnect waits until the device has sent the work that was posted before, such as responses
-		ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	held := errors.Is(end.Err, errHeld)
+	if end.Kind == na.Closed || hasGivenWay(end.Err) || held { // because Disconnect waits until the device has sent the work that was posted before, such as responses
+		limit := endTime
+		if held {
+			limit = 0 // the peer has not answered for long; without Disconnect, the device would wait for it when it is closed
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_ = c.vc.Disconnect(ctx) // the queue pair is closed in any case
 		cancel()
 	}

@@ -43,7 +43,7 @@ type oneSided struct {
 }
 
 // cancelTime is for how long the device may work on the memory of a given-up transfer before the connection ends.
-const cancelTime = time.Second
+const cancelTime = 500 * time.Millisecond
 
 // errHeld is the cause of the end of a connection because of a given-up transfer.
 var errHeld = fmt.Errorf("the device did not end the reads or writes of a canceled transfer within %v", cancelTime)
