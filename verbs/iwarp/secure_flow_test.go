@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cinnabar/verbs"
@@ -283,6 +284,7 @@ func TestTLSCut(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer outer.Close()
+	var severed atomic.Bool
 	wg.Go(func() {
 		x, err := outer.Accept()
 		if err != nil {
@@ -292,9 +294,10 @@ func TestTLSCut(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else {
-			wg.Go(func() { _, _ = io.Copy(x, y) })
-			wg.Go(func() { _, _ = io.Copy(y, x) })
+			wg.Go(func() { _, _ = io.Copy(relay{x, &severed}, y) })
+			wg.Go(func() { _, _ = io.Copy(relay{y, &severed}, x) })
 			<-cut
+			severed.Store(true) // because the side that ends first says so to the other one
 			_ = y.(*net.TCPConn).CloseWrite()
 			_ = x.(*net.TCPConn).CloseWrite()
 			<-a.conn.Done()
@@ -322,4 +325,17 @@ func TestTLSCut(t *testing.T) {
 		<-s.conn.Done()
 		wantWords(t, s.conn.Err(), "connection lost", "close_notify")
 	}
+}
+
+// relay forwards bytes until it is severed.
+type relay struct {
+	to      io.Writer
+	severed *atomic.Bool
+}
+
+func (r relay) Write(b []byte) (int, error) {
+	if r.severed.Load() {
+		return len(b), nil
+	}
+	return r.to.Write(b)
 }
