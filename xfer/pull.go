@@ -44,12 +44,9 @@ const (
 	requestPieces = 4 // for which each connection has receives
 )
 
-// A server of files waits for a puller that says only that it works, with limits, because such messages cost the puller nothing, and keep one of the server's places and
-// its processor busy.
-const (
-	longestWork = time.Hour // since the last other message; at least the timeout
-	mostNotes   = 1 << 14   // since then; a puller sends two in a second
-)
+// longestWork is the time for which a server of files waits for a puller that sends only NOTE, which says that its file is at work; the server's timeout, if that is longer. A
+// puller that hangs like that would keep one of the server's places without end.
+const longestWork = time.Hour
 
 // MaxRequest is the largest number of bytes of the path of a [FileRequest].
 const MaxRequest = requestPieces * requestPiece
@@ -295,7 +292,6 @@ type pullServer struct {
 	*fastClient
 	phase pullPhase
 	parts requestParts
-	notes int // by which the puller has said that it works, since its last other message
 	// src is set by the disk's worker before evOpened, and read after it.
 	src Source
 }
@@ -325,15 +321,6 @@ func (p *pullServer) fileSize() int64 { return p.src.Size }
 func (p *pullServer) step(ev event, acts []action) []action {
 	p.out.reset()
 	if p.phase == pullSending {
-		switch {
-		case ev.saysWork():
-			p.notes++
-		case ev.kind == evReceived:
-			p.notes = 0
-		}
-		if p.notes > mostNotes {
-			return p.abort(acts, failf(CodeProtocol, "the puller has said %d times that it works, and nothing else", p.notes))
-		}
 		return p.fastClient.step(ev, acts)
 	}
 	switch ev.kind {
@@ -445,7 +432,10 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 			return h.Files(opening, req.RemoteAddr(), r)
 		}}
 	s := newSession(l, m, a, h.Hashes, work.do)
-	s.timeout, s.opening, s.working = h.timeout, openTimeout, max(longestWork, h.timeout)
+	s.timeout, s.opening = h.timeout, openTimeout
+	if a.chooses {
+		s.working = max(longestWork, h.timeout)
+	}
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}

@@ -189,10 +189,16 @@ func TestHasPart(t *testing.T) {
 // pullFrom pulls a source into a file over a device in memory, in a bubble of synctest. It returns the results of both sides.
 func pullFrom(t *testing.T, p Puller, src Source) (pulled, sent Result, perr, serr error) {
 	t.Helper()
+	return pullWithin(t, 0, p, src)
+}
+
+// pullWithin is pullFrom with the timeout of the server; 0: its default.
+func pullWithin(t *testing.T, timeout time.Duration, p Puller, src Source) (pulled, sent Result, perr, serr error) {
+	t.Helper()
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 	l := must(verbs.Listen(dev, loopback))(t)
 	done := make(chan struct{})
-	r := Receiver{Open: func(string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src)}
+	r := Receiver{Open: func(string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src), Timeout: timeout}
 	go func() {
 		defer close(done)
 		sent, serr = r.ServeOne(t.Context(), l)
@@ -403,12 +409,6 @@ func TestBadPullChoices(t *testing.T) {
 			}
 		})
 	}
-	_, s := pulling(t)
-	for i := range mostNotes + 1 {
-		if err := failureOf(s, message(fastMessage{kind: fastNote, number: uint64(i + 1)})); (err != nil) != (i == mostNotes) {
-			t.Fatalf("NOTE %d: %v", i+1, err)
-		}
-	}
 	for name, c := range map[string]struct {
 		ev   event
 		text string
@@ -455,26 +455,41 @@ func TestBadPullChoices(t *testing.T) {
 	})
 }
 
-// A server waits for a puller whose file works, but not without end, because each NOTE costs the puller nothing.
+// A server waits for a puller whose file is at work, but not without end, because that would keep one of its places. It waits for its own timeout at least, however many NOTEs
+// come, and it tells a silent puller from one that says that its file is at work.
 func TestPullerWorks(t *testing.T) {
 	for name, c := range map[string]struct {
-		takes time.Duration
-		fails bool
-	}{"goes on": {50 * time.Minute, false}, "without end": {2 * time.Hour, true}} {
+		takes   time.Duration
+		silent  bool
+		timeout time.Duration // of the server; 0: its default
+		beat    time.Duration // the puller's timeout, of which a quarter is the time between two NOTEs
+		fails   string        // "": it does not
+	}{
+		"goes on":                    {takes: 50 * time.Minute},
+		"many NOTEs":                 {takes: 50 * time.Minute, beat: 400 * time.Millisecond},
+		"without end":                {takes: 2 * time.Hour, fails: "the peer has sent nothing for 1h0m0s but that its file is at work"},
+		"within a long timeout":      {takes: 2 * time.Hour, timeout: 3 * time.Hour},
+		"longer than a long timeout": {takes: 4 * time.Hour, timeout: 3 * time.Hour, fails: "the peer has sent nothing for 3h0m0s but that its file is at work"},
+		"silent":                     {takes: time.Hour, silent: true, fails: "nothing has moved for 30s"},
+		"silent for a long timeout":  {takes: 4 * time.Hour, silent: true, timeout: 3 * time.Hour, fails: "nothing has moved for 3h0m0s"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				f := &choosingFile{per: 1, steps: func() uint64 { return uint64(time.Since(start)) }}
+				if c.silent {
+					f.steps = func() uint64 { return 0 }
+				}
 				f.commit = func() error {
 					<-time.NewTimer(c.takes).C
 					return nil
 				}
 				src := sourceOf("f", nil)
 				src.Choice = &Choice{}
-				p := Puller{Choose: true, Open: func(string, Meta, int64) (File, error) { return f, nil }}
-				_, _, perr, serr := pullFrom(t, p, src)
-				if c.fails {
-					wantCode(t, serr, CodeTimeout, false, "the peer has only said for 1h0m0s that it works")
+				p := Puller{Choose: true, Timeout: c.beat, Open: func(string, Meta, int64) (File, error) { return f, nil }}
+				_, _, perr, serr := pullWithin(t, c.timeout, p, src)
+				if c.fails != "" {
+					wantCode(t, serr, CodeTimeout, false, c.fails)
 					return
 				}
 				if err := errors.Join(perr, serr); err != nil {

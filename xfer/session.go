@@ -19,7 +19,7 @@ type session struct {
 	agreed   agreement
 	timeout  time.Duration
 	opening  time.Duration    // for the peer to name its file; 0: no limit but timeout
-	working  time.Duration    // for a peer that says only that it works; 0: no limit
+	working  time.Duration    // for a peer that sends only NOTE without text, which says that its file is at work; 0: no limit
 	progress Progress         // nil: none; called under mu
 	trace    Tracer           // nil: none; called under mu
 	steps    func() uint64    // the work of the file (Worker); nil: not known
@@ -41,7 +41,7 @@ type session struct {
 	beat <-chan time.Time // when steps is looked at; nil: never
 	done uint64           // steps then
 	idle int              // number of times in a row that the watchdog has found no event
-	lull int              // number of times in a row that it has found none, or none but NOTEs of a peer that works
+	lull int              // number of times in a row that it has found none, or only NOTE without text
 	over bool             // the machine has an event that ends the transfer; only a worker can still delay the end
 
 	mu sync.Mutex
@@ -63,7 +63,7 @@ type session struct {
 	// something has happened since the watchdog looked
 	// +checklocks:mu
 	moved bool
-	// and this was not only a NOTE of a peer that works; always true without working
+	// and this was not only NOTE without text; always true without working
 	// +checklocks:mu
 	advanced bool
 	// the peer has named its file
@@ -209,7 +209,7 @@ func (s *session) watch(ctx context.Context) {
 	case s.idle >= watchdogChecks:
 		s.stop(ctx, failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
 	case s.working > 0 && time.Duration(s.lull)*(s.timeout/watchdogChecks) >= s.working:
-		s.stop(ctx, failf(CodeTimeout, "the peer has only said for %v that it works, while this side waited for %s", s.working, awaits))
+		s.stop(ctx, failf(CodeTimeout, "the peer has sent nothing for %v but that its file is at work, while this side waited for %s: a longer timeout here allows more", s.working, awaits))
 	}
 }
 
