@@ -335,6 +335,38 @@ func TestHeadIsNotCompared(t *testing.T) {
 	}
 }
 
+// A part of a file is not compared behind a head, because a sender could learn the last bytes of the part by such heads, one by one.
+func TestPartBehindHead(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	for head, want := range map[int64]Wanted{
+		0: {Ranges: []Range{{Length: 8, Sum: true}}},
+		7: {Ranges: []Range{{Offset: 7, Length: 1}}, Last: true},
+		8: {Last: true},
+	} {
+		path := t.TempDir()
+		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		part := filepath.Join(path, partialName("f"))
+		if err := os.WriteFile(part, []byte("the part"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := must(d.Open("f", Meta{}, 8))(t).(*dirFile)
+		if err := f.Choose(Offer{Head: head, Size: 8, NewHash: sha256.New}); err != nil {
+			t.Fatal(err)
+		}
+		if got := must(f.Want())(t); !slices.Equal(got.Ranges, want.Ranges) || got.Last != want.Last {
+			t.Errorf("with a head of %d bytes it wants %+v, and not %+v", head, got, want)
+		}
+		if err := errors.Join(f.Discard(), d.Close()); err != nil {
+			t.Error(err)
+		}
+		if got := must(os.ReadFile(part))(t); string(got) != "the part" {
+			t.Errorf("with a head of %d bytes the part is %q", head, got)
+		}
+	}
+}
+
 // A part that has become shorter than it was crosses again, as do blocks that cannot be read.
 func TestPartialBecomesShorter(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
