@@ -165,8 +165,9 @@ func (d smallMessages) Query() (verbs.DeviceAttr, error) {
 
 // recorder is an observer that checks what it is promised.
 type recorder struct {
-	t  *testing.T
-	mu sync.Mutex
+	t         *testing.T
+	simulated bool // time passes only while all wait, so a transfer may take none
+	mu        sync.Mutex
 
 	started, finished int
 	size, advanced    int64
@@ -193,7 +194,7 @@ func (r *recorder) Advance(n int64) {
 func (r *recorder) Finish(res Result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.finished++; res.Size != r.advanced || res.Duration <= 0 {
+	if r.finished++; res.Size != r.advanced || res.Duration <= 0 && !r.simulated {
 		r.t.Errorf("finished with %+v after %d", res, r.advanced)
 	}
 	r.err = err

@@ -15,6 +15,7 @@ type chosen struct {
 	queue  []Range // not asked of the source, or not all of it
 	under  []int64 // for each WANT that was not read whole: the end of its answer in the file
 	data   int64   // bytes of data that the receiver wants, beyond the head
+	told   int64   // bytes of head and data that the observer has had
 	last   bool    // there are no more WANTs
 	looked bool    // the end of the source was read, or is
 	notes  uint64
@@ -139,6 +140,19 @@ func (c *fastClient) note(m fastMessage, acts []action) []action {
 		}
 	}
 	return c.send(acts, fastMessage{kind: fastNote, number: s.notes, word: spared}, none)
+}
+
+// advance reports n stored bytes of the protocol's file, without those that can only be sums.
+func (c *fastClient) advance(acts []action, n int64) []action {
+	c.stored += n
+	if s := c.choice; s != nil {
+		n = min(n, s.Head+s.data-s.told)
+		s.told += n
+	}
+	if n == 0 {
+		return acts
+	}
+	return append(acts, action{kind: actAdvance, n: int(n)})
 }
 
 // look reads the end of the source when all ranges are read, because the source must not have grown.

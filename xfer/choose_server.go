@@ -18,6 +18,7 @@ type choosing struct {
 
 	ends     ranges // of the requests that were sent
 	data     int64  // bytes of data that were asked for, beyond the head
+	told     int64  // bytes of head and data that the observer has had
 	requests []Range
 	removals []Removal
 	ended    bool    // the file has no more
@@ -123,6 +124,18 @@ func (s *fastServer) sendWant(acts []action) []action {
 		acts = append(acts, action{kind: actKeep, offset: s.size - c.head - c.data, checked: s.limit == s.size && s.size == c.head+c.data})
 	}
 	return s.send(acts, m)
+}
+
+// advance reports n stored bytes of the protocol's file, without those that can only be sums.
+func (s *fastServer) advance(acts []action, n int) []action {
+	if c := s.choice; c != nil {
+		n = int(min(int64(n), c.head+c.data-c.told))
+		c.told += int64(n)
+		if n == 0 {
+			return acts
+		}
+	}
+	return append(acts, action{kind: actAdvance, n: n})
 }
 
 // isAnswer reports whether m answers the next NOTE.

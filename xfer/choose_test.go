@@ -226,7 +226,9 @@ func sendTo(t *testing.T, f File, s Sender, src Source) (Result, Result, error) 
 		err error
 	}
 	served := make(chan outcome, 1)
-	r := Receiver{Open: func(string, Meta, int64) (File, error) { return f, nil }}
+	observe := func() Progress { return &recorder{t: t, simulated: true} }
+	s.Progress = observe
+	r := Receiver{Open: func(string, Meta, int64) (File, error) { return f, nil }, Progress: observe}
 	go func() {
 		res, err := r.ServeOne(t.Context(), l)
 		served <- outcome{res, err}

@@ -280,8 +280,7 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 	}
 	_, outstanding := c.window.Outstanding()
 	if n := c.passed - outstanding - c.stored; n > 0 {
-		c.stored += n
-		acts = append(acts, action{kind: actAdvance, n: int(n)})
+		acts = c.advance(acts, n)
 	}
 	return c.wrapUp(c.pump(acts))
 }
@@ -325,8 +324,7 @@ func (c *fastClient) done(m fastMessage, acts []action) []action {
 		return c.end(acts, failf(CodeProtocol, "the server has stored %d bytes with digest %x, which differs from the file", m.number, m.tail))
 	}
 	if n := c.size - c.stored; n > 0 {
-		c.stored = c.size
-		acts = append(acts, action{kind: actAdvance, n: int(n)})
+		acts = c.advance(acts, n)
 	}
 	return c.end(acts, nil)
 }

@@ -232,7 +232,7 @@ func (s *fastServer) bufferRead(slot int, user uint8, acts []action) []action {
 	if b.pending &^= user; b.pending != 0 {
 		return acts
 	}
-	acts = append(acts, action{kind: actAdvance, n: b.length})
+	acts = s.advance(acts, b.length)
 	if err := s.window.Release(b.index); err != nil {
 		panic(fmt.Sprintf("xfer: buffer %d of chunk %d: %v", slot, b.index, err))
 	}

@@ -199,6 +199,8 @@ func pullWithin(t *testing.T, timeout time.Duration, p Puller, src Source) (pull
 	l := must(verbs.Listen(dev, loopback))(t)
 	done := make(chan struct{})
 	r := Receiver{Open: func(string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src), Timeout: timeout}
+	r.Progress = func() Progress { return &recorder{t: t, simulated: true} }
+	p.Progress = r.Progress
 	go func() {
 		defer close(done)
 		sent, serr = r.ServeOne(t.Context(), l)
@@ -257,6 +259,25 @@ func TestOnlyWantedIsPulled(t *testing.T) {
 				rt.Fatalf("%d bytes with %d kept at the puller, %d with %d at the server; want %d with %d", pulled.Size, pulled.Kept, sent.Size, sent.Kept, size, kept)
 			}
 		})
+	})
+}
+
+// A pull that fails while sums cross has not moved a byte of the file, and says so.
+func TestPullFailsInSums(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		data := noise(10 * minChunk)
+		f := &choosingFile{old: data, per: 2}
+		for at := range 10 {
+			f.sums = append(f.sums, Range{Offset: int64(at) * minChunk, Length: minChunk, Sum: true})
+		}
+		src := sourceOf("f", data)
+		src.Choice = &Choice{SumData: bytes.NewReader(data[:7*minChunk])} // the file was cut
+		p := Puller{Choose: true, Chunk: minChunk, Window: 1, Open: func(string, Meta, int64) (File, error) { return f, nil }}
+		pulled, sent, perr, _ := pullFrom(t, p, src)
+		wantCode(t, perr, CodeChanged, true)
+		if pulled.Size != 0 || pulled.Chunks == 0 || sent.Size != 0 {
+			t.Errorf("the puller has %d bytes after %d chunks, the server %d", pulled.Size, pulled.Chunks, sent.Size)
+		}
 	})
 }
 
