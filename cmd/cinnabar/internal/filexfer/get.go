@@ -44,8 +44,8 @@ begins at the directory that is served, which is . itself. Each file or director
 is stored under the last element of its PATH, with all the guarantees of cinnabar
 recv: it gets its name when it is complete and its digest was compared.
 
-A pull that was cut, by ^C too, goes on where it stopped when the same get runs again
-within the time of --keep-for: both sides compare the part that came by its digest.
+If a pull is cut, also by ^C, the same get goes on where it stopped, within the
+time of --keep-for. Both sides compare the sums of the received part first.
 
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
@@ -71,8 +71,8 @@ right.`,
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
-	keepFlag(f, &o.storage.KeepFor, "", "pulled")
-	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers without end")
+	keepFlag(f, &o.storage.KeepFor, "")
+	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of each failed transfer for ever, instead of for --keep-for")
 	f.BoolVar(&o.storage.IgnoreMeta, "no-preserve", false, "do not apply the modes and times of the server's files")
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of the server's files")
@@ -255,8 +255,8 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 			err = r.explain(err)
 			if out != nil {
 				err = out.explain(err)
-			} else if !errors.Is(err, xfer.CodeExists) && dir.HasPart(stored) { // with that code, the part is that of another transfer
-				err = fmt.Errorf("%w; the part that came stays for %v: pull it again, and the transfer goes on there", err, o.storage.KeepFor)
+			} else if !errors.Is(err, xfer.CodeExists) && dir.HasPart(stored) { // with CodeExists the part belongs to a transfer that still runs
+				err = fmt.Errorf("%w; a received part stays in --dir (%s): run the same get again, and it goes on from that part, unless the server is of an earlier version", err, o.keeps())
 			}
 		}
 		err = errors.Join(err, r.finished(p, res, err))
@@ -277,6 +277,14 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		return fmt.Errorf("%d of %d files were not pulled", failed, len(o.paths))
 	}
 	return nil
+}
+
+// keeps returns the option by which the received part of a failed transfer stays.
+func (o *pullOptions) keeps() string {
+	if o.storage.KeepPartial {
+		return "--keep-partial"
+	}
+	return fmt.Sprintf("--keep-for %v", o.storage.KeepFor)
 }
 
 // expects returns open for the file at a path: it refuses another name than the one that was asked for, and stores the file under that, or the one of

@@ -219,12 +219,13 @@ func TestGetResumes(t *testing.T) {
 		path    string
 		end     func(*testproc.Process) int
 		code    int
-		changes bool // the server's first file changes meanwhile
+		changes bool   // the server's first file changes meanwhile
+		keep    string // a further option
 	}{
-		"killed":         {[]string{"big"}, "big", killed, -1, false},
-		"interrupted":    {[]string{"big"}, "big", interrupted, cli.ExitSignal + int(syscall.SIGINT), false},
-		"other contents": {[]string{"big"}, "big", killed, -1, true},
-		"directory":      {[]string{"d/a", "d/b", "d/c", "d/d"}, "d", interrupted, cli.ExitSignal + int(syscall.SIGINT), true},
+		"killed":         {[]string{"big"}, "big", killed, -1, false, "--keep-for=24h"},
+		"interrupted":    {[]string{"big"}, "big", interrupted, cli.ExitSignal + int(syscall.SIGINT), false, "--keep-for=24h"},
+		"other contents": {[]string{"big"}, "big", killed, -1, true, "--keep-for=24h"},
+		"directory":      {[]string{"d/a", "d/b", "d/c", "d/d"}, "d", interrupted, cli.ExitSignal + int(syscall.SIGINT), true, "--keep-partial"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			public, in := t.TempDir(), t.TempDir()
@@ -241,17 +242,17 @@ func TestGetResumes(t *testing.T) {
 			write()
 			_, addr := startServer(t, public)
 			get := func(addr string, more ...string) []string {
-				return append([]string{"get", "-r", "--json", addr, c.path, "--dir", in}, more...)
+				return append([]string{"get", "-r", "--json", addr, c.path, "--dir", in, c.keep}, more...)
 			}
 			client := clitest.Start(t, get(addr, "--limit", "4MiB/s")...)
 			client.Stdout.Expect(`"event":"progress".*"bytes":(9|\d\d)\d{6},`)
-			if code, p := clitest.RunProcess(t, get(addr)...); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "is being received right now by another process") || strings.Contains(p.Stderr.String(), "pull it again") {
+			if code, p := clitest.RunProcess(t, get(addr)...); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "is being received right now by another process") || strings.Contains(p.Stderr.String(), "received part") {
 				t.Errorf("a second get of the name: exit code %d: %s", code, p.Stderr)
 			}
 			if code := c.end(client); c.code >= 0 && code != c.code {
 				t.Errorf("exit code %d, want %d: %s", code, c.code, client.Stderr)
 			}
-			if c.code >= 0 && !strings.Contains(client.Stderr.String(), "the part that came stays for 24h0m0s: pull it again") {
+			if c.code >= 0 && !strings.Contains(client.Stderr.String(), "a received part stays in --dir ("+strings.Replace(c.keep, "=24h", " 24h0m0s", 1)+"): run the same get again") {
 				t.Errorf("it does not say how to go on: %s", client.Stderr)
 			}
 			if c.changes {
@@ -294,7 +295,7 @@ func TestGetKeepsNothing(t *testing.T) {
 	_, addr := startServer(t, filepath.Dir(clitest.EndlessFile(t)))
 	client := clitest.Start(t, "get", addr, "endless", "--dir", in, "--keep-for", "0")
 	client.Stderr.Expect(`^getting endless `)
-	if code := interrupted(client); code != cli.ExitSignal+int(syscall.SIGINT) || strings.Contains(client.Stderr.String(), "pull it again") {
+	if code := interrupted(client); code != cli.ExitSignal+int(syscall.SIGINT) || strings.Contains(client.Stderr.String(), "received part") {
 		t.Errorf("exit code %d: %s", code, client.Stderr)
 	}
 	if got := filesBelow(t, in); len(got) > 0 {

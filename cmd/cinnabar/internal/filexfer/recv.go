@@ -123,7 +123,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
 	f.BoolVar(&o.storage.AllowOutsideLinks, "allow-links", false, "take symbolic links that may lead out of the directory that is sent")
-	keepFlag(f, &o.storage.KeepFor, "", "sent")
+	keepFlag(f, &o.storage.KeepFor, "")
 	o.deleteFlag(f)
 	o.registerLimits(f)
 	o.register(f, s)

@@ -65,9 +65,10 @@ where the system shows them. The receiver refuses a directory with names that it
 cannot store before it writes anything.
 
 A transfer that was cut goes on where it stopped when it is sent again, within the
-time of recv --keep-for: both sides compare the part that came by its digest. --update
-and --checksum leave files out that the receiver has, and --delete removes entries
-that the sender does not have; --delete --dry-run asks the receiver for the list.
+time of recv --keep-for. Both sides compare the sums of the received part first.
+--update and --checksum leave files out that the receiver has, and --delete removes
+entries that the sender does not have; --delete --dry-run asks the receiver for the
+list.
 Entries that --exclude leaves out are not removed.
 
 With --lanes N it spreads a file or a directory over N connections at most, of which

@@ -61,7 +61,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.write, "write", false, "let senders store files in DIR, which are refused otherwise")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "with --write, replace files of the same name")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "with --write, have each file on the disk before its name and the sender's success")
-	keepFlag(f, &o.storage.KeepFor, "with --write, ", "sent")
+	keepFlag(f, &o.storage.KeepFor, "with --write, ")
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "serve, list and take names that begin with a dot")
 	f.StringVar(&o.digestText, "digest", "any", "move only files that are compared by this digest: sha256, blake3, or none; any moves all files")
 	o.registerLimits(f)

@@ -123,9 +123,9 @@ func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
 // defaultKeep is the default of --keep-for.
 const defaultKeep = 24 * time.Hour
 
-// keepFlag adds --keep-for to a command. The help text of the option begins with condition, and says what the user does with the transfer to go on.
-func keepFlag(f *pflag.FlagSet, keep *time.Duration, condition, again string) {
-	f.DurationVar(keep, "keep-for", defaultKeep, condition+"keep the received part of a failed transfer for so long, so that it goes on there when it is "+again+" again; 0 removes it at once")
+// keepFlag adds --keep-for to a command. The help text of the option begins with condition.
+func keepFlag(f *pflag.FlagSet, keep *time.Duration, condition string) {
+	f.DurationVar(keep, "keep-for", defaultKeep, condition+"how long to keep the received part of a failed transfer; a transfer of the same name within that time goes on with it; 0 keeps nothing")
 }
 
 // deleteFlag adds --allow-delete to recv.
@@ -144,7 +144,7 @@ func (o *recvOptions) checkKeep() error {
 // checkKeepFor checks --keep-for.
 func checkKeepFor(keep time.Duration) error {
 	if keep < 0 {
-		return cli.Usagef("invalid --keep-for %v: it must be positive, or 0 to keep nothing", keep)
+		return cli.Usagef("invalid --keep-for %v: it must be positive, such as 24h, or 0 to keep nothing", keep)
 	}
 	return nil
 }
