@@ -83,8 +83,8 @@ func describeFast(m fastMessage) []slog.Attr {
 	switch m.kind {
 	case fastOpen:
 		fields := []slog.Attr{slog.String("name", string(m.tail))}
-		if m.number|uint64(m.word) != 0 { // the bytes of the head, by which the receiver chooses; in a pull, of the file, and the word has a part of the length of the head
-			fields = append(fields, slog.Uint64("bytes", m.number), slog.Uint64("wishes", uint64(m.word)))
+		if m.number|uint64(m.word) != 0 { // the bytes of the head, by which the receiver chooses, and the wishes; in a pull, the bytes of the file, and a part of the length of the head
+			fields = append(fields, slog.Uint64("bytes", m.number), slog.Uint64("word", uint64(m.word)))
 		}
 		return fields
 	case fastLayout:

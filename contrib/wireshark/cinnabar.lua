@@ -440,7 +440,7 @@ local function fast(t, n)
     if kind == 1 then
         local text = name .. " name=" .. word(len > 0 and t(24, len):raw() or "")
         if u64(t, 8) == 0 and t(16, 4):le_uint() == 0 then return text end
-        return text .. " bytes=" .. dec64(t, 8) .. " wishes=" .. dec(t(16, 4):le_uint())
+        return text .. " bytes=" .. dec64(t, 8) .. " word=" .. dec(t(16, 4):le_uint()) -- the wishes; in a pull, a part of the length of the head
     end
     if kind == 2 then
         return string.format("%s address=%s key=0x%x buffer=%s buffers=%s", name, hex64le(t, 8), t(16, 4):le_uint(), dec(len), dec(t(20, 4):le_uint()))
