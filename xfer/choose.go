@@ -89,7 +89,7 @@ type Chooser interface {
 	Spare(n int)
 }
 
-// Worker is a [File] that may work for longer than the timeout of a transfer in one call. Both sides wait as long as it goes on.
+// Worker is a [File] that may work for longer than the timeout of a transfer in one call. A sender waits as long as it goes on; a server of files waits for a limited time.
 type Worker interface {
 	// Steps returns a number that grows with the work. It is called while another goroutine calls the other methods.
 	Steps() uint64

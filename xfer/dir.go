@@ -33,8 +33,8 @@ type DirOptions struct {
 	// KeepPartial keeps the incomplete files of failed and of earlier transfers under their temporary names. A transfer of one lane has stored the beginning of the file; one of several lanes may
 	// leave gaps, which have zeros.
 	KeepPartial bool
-	// KeepFor is the time for which the incomplete file of a failed transfer stays, so that the transfer goes on with it if the sender tries again, and lets the receiver
-	// choose (Source.Choice); 0: it is removed at once. KeepPartial has no such time, and its files are not found again. It works on Linux and macOS.
+	// KeepFor is the time for which the incomplete file of a failed transfer stays, so that the transfer goes on with it if the next transfer of the name lets this side
+	// choose (Source.Choice, Puller.Choose); 0: it is removed at once. KeepPartial has no such time, and its files are not found again. It works on Linux and macOS.
 	KeepFor    time.Duration
 	IgnoreMeta bool // do not apply the modes and times that senders give
 	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such

@@ -89,7 +89,7 @@ func (f *dirFile) adopt() error {
 	return nil
 }
 
-// HasPart reports whether the directory has a part of the file of a name from a transfer that was cut, so that the next one of the name goes on with it (DirOptions.KeepFor).
+// HasPart reports whether the directory has the received part of a file from a transfer of this name that was cut. The next transfer of the name goes on with that part (DirOptions.KeepFor).
 func (d *Dir) HasPart(name string) bool {
 	if d.opt.KeepFor == 0 {
 		return false

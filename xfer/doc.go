@@ -51,8 +51,8 @@
 //
 // A sender lets the receiver choose the ranges that cross if the source has a [Choice]. The receiver's file, a [Chooser], asks for ranges of the source, or for
 // their sums, which it compares with the bytes that it has. So a [Dir] goes on with a transfer that was cut, for DirOptions.KeepFor, and takes no file
-// that it has already. Package xfer/tree does the same for directories. A pull does so with
-// Puller.Choose. docs/filetransfer.md has the messages, docs/adr/0053 and 0058 the reasons.
+// that it has already. Package xfer/tree does the same for directories. A [Puller] is a
+// receiver, and its file chooses if Puller.Choose is set. docs/filetransfer.md has the messages, docs/adr/0053 and 0058 the reasons.
 //
 // # Several lanes
 //

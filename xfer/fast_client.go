@@ -73,17 +73,17 @@ var fastClientAwaits = [...]string{
 
 func (s fastClientState) String() string { return fastClientAwaits[s] }
 
-// newFastClient makes a client. If a says that the receiver chooses, ch is the choice; nil: it is known later (obey).
+// newFastClient makes a client. If a says that the receiver chooses, ch is the choice; nil: it is known later (setChoice).
 func newFastClient(a agreement, name string, ch *Choice) *fastClient {
 	c := &fastClient{agreement: a, name: name, window: credit.NewSendWindow(a.buffers, int64(a.buffers)*int64(a.chunk)), buffers: make([]fastBuffer, a.buffers)}
 	if a.chooses && ch != nil {
-		c.obey(ch, a.size)
+		c.setChoice(ch, a.size)
 	}
 	return c
 }
 
-// obey lets the receiver choose from a source of so many bytes, of which the head crosses in any case.
-func (c *fastClient) obey(ch *Choice, size int64) {
+// setChoice lets the receiver choose from a source of size bytes, of which the head crosses in any case.
+func (c *fastClient) setChoice(ch *Choice, size int64) {
 	c.choice = newChosen(ch, size)
 	c.size = ch.Head
 }

@@ -124,7 +124,7 @@ func parseFast(b []byte) (m fastMessage, n int) {
 //	distance, uvarint    from the end of the last request of the same kind; of the first, from the end of the head
 //	length, uvarint      2 times the length of the range; plus 1 if its sum is wanted
 //
-// The tail of a NOTE of the receiver has removals, or nothing: then it says only that the receiver works.
+// The tail of a NOTE of the receiver has removals. Without a tail it says that the receiver's file is at work.
 //
 //	kind, 1 byte         1 a directory that stays, 2 no directory, 3 a directory
 //	depth, uvarint

@@ -50,7 +50,7 @@ type event struct {
 	err    error
 }
 
-// saysWork reports whether the event is a NOTE by which a peer says only that it works.
+// saysWork reports whether the event is a NOTE without a tail, which says that the peer's file is at work.
 func (ev *event) saysWork() bool {
 	if ev.kind != evReceived || ev.err != nil {
 		return false

@@ -33,9 +33,9 @@ import (
 //
 // OPEN has the size of the file as number. FAILED answers a request that cannot be met.
 //
-// If both sides agree that the receiver chooses, the puller chooses: OPEN also has the length of the head, of which word has the low 32 bits and
-// count the high ones. There are no wishes, because those of a sender would let the server learn something about other files of the puller. WANT and
-// NOTE are those of fast_message.go, and NOTE has no removals.
+// The puller is the receiver. If both sides agree that the receiver chooses, OPEN also has the length of the head: word has its low 32 bits, count its
+// high 32 bits. There are no wishes, because wishes would let the server learn something about other files of the puller. WANT and NOTE are those of
+// fast_message.go, and NOTE has no list of removals.
 const (
 	fastRequest = 24
 	fastAttr    = 25
@@ -145,7 +145,7 @@ type Puller struct {
 	Digest Digest
 	Hashes Hashes // digests besides SHA256
 	// Choose lets the file choose the ranges that cross, if it is a [Chooser], the request is one for a file, and the server has this part of the protocol. Then a
-	// pull that was cut goes on where it stopped, if the file's directory has kept the part that came (DirOptions.KeepFor). The server gets no sums of this side's bytes: it
+	// pull that was cut goes on where it stopped, if the file's directory has kept the received part (DirOptions.KeepFor). The server gets no sums of this side's bytes: it
 	// learns which ranges the file asks for.
 	Choose bool
 	// Timeout bounds the time without progress, after which Pull ends the transfer, and the time until the server accepts; 0: 30 s.
@@ -334,7 +334,7 @@ func (p *pullServer) step(ev event, acts []action) []action {
 		p.name, p.size = p.src.Name, p.src.Size
 		open := fastMessage{kind: fastOpen, number: uint64(p.size), tail: []byte(p.name)}
 		if p.chooses {
-			p.obey(p.src.Choice, p.src.Size)
+			p.setChoice(p.src.Choice, p.src.Size)
 			open.word, open.count = uint32(p.size), uint32(p.size>>32)
 		}
 		acts = p.send(acts, attrMessage(p.src.Meta), none)
@@ -390,7 +390,7 @@ func (p *pulled) do(a action) event {
 		case src.Stream != nil || src.Size < 0 || src.Data == nil:
 			err = failf(CodeSource, "the server's Files returned a source that has no size")
 		case src.Choice != nil && (src.Choice.Head < 0 || src.Choice.Head > src.Size):
-			err = failf(CodeSource, "the head of the server's source is said to have %d bytes, and the source %d", src.Choice.Head, src.Size)
+			err = failf(CodeSource, "the source of the server's Files has Choice.Head %d; it must be 0 to its Size, %d", src.Choice.Head, src.Size)
 		default:
 			err = checkWireName(src.Name)
 		}
@@ -403,7 +403,8 @@ func (p *pulled) do(a action) event {
 	return event{kind: evOpened}
 }
 
-// choiceOfPuller returns the choice that a puller has from a source: nothing, if the source has no Choice. It has no wishes, and the puller cannot remove anything.
+// choiceOfPuller returns the choice that a puller has from a source. If the source has no Choice, the head is the whole source, so the puller chooses nothing. The result has no
+// Wishes and no Remove, because a server may not ask the puller to compare or remove other files.
 func choiceOfPuller(src *Source) *Choice {
 	if src.Choice == nil {
 		return &Choice{Head: src.Size}

@@ -472,7 +472,7 @@ func TestBadPullChoices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := Puller{Choose: true, Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
 		_, _, err, _ := pullFrom(t, p, src)
-		wantCode(t, err, CodeSource, true, "the head of the server's source")
+		wantCode(t, err, CodeSource, true, "the source of the server's Files has Choice.Head 11; it must be 0 to its Size, 10")
 	})
 }
 

@@ -64,8 +64,8 @@ type Receiver struct {
 
 	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
-	// transfer; Serve waits for the return of Files. Several calls may run at once. Pullers may choose from a source with a Choice, of which only Head and SumData are
-	// used (Puller.Choose). nil: pulls are refused.
+	// transfer; Serve waits for the return of Files. Several calls may run at once. If the source has a Choice, pullers may choose ranges (Puller.Choose); only its Head and
+	// SumData are used. nil: pulls are refused.
 	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)
 
 	Protocol Protocol // Auto: the protocol that the sender asks for; otherwise only this one

@@ -86,7 +86,7 @@ type delivery struct {
 
 	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
-	// The puller's file may choose the ranges that cross.
+	// This side offers that its file, of a pull, chooses the ranges that cross.
 	choosesPull bool
 
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
@@ -370,7 +370,7 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 	case d.Protocol != Auto && a.protocol != d.Protocol, a.stream && a.protocol != Fast, a.protocol == Basic && (a.imm && !imm || d.digest.named()), a.protocol == Fast && a.digest != d.digest:
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
 	case a.chooses && (!d.offersChoice() || a.protocol != Fast):
-		return failf(CodeProtocol, "the peer says that the receiver chooses the ranges that cross, which this side has not offered")
+		return failf(CodeProtocol, "the peer accepts a choice of ranges that this side did not offer")
 	case a.lanes.n > 1 && (a.lanes.n > d.asksLanes() || !a.chooses || a.lanes.ref.number == 0):
 		return failf(CodeProtocol, "the receiver grants %d lanes; %d were asked for", a.lanes.n, d.asksLanes())
 	case a.buffers < 1 || a.buffers > most:

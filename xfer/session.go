@@ -19,7 +19,7 @@ type session struct {
 	agreed   agreement
 	timeout  time.Duration
 	opening  time.Duration    // for the peer to name its file; 0: no limit but timeout
-	working  time.Duration    // for a peer that sends only NOTE without text, which says that its file is at work; 0: no limit
+	working  time.Duration    // for a peer that sends only NOTE without a tail, which says that its file is at work; 0: no limit
 	progress Progress         // nil: none; called under mu
 	trace    Tracer           // nil: none; called under mu
 	steps    func() uint64    // the work of the file (Worker); nil: not known
@@ -41,7 +41,7 @@ type session struct {
 	beat <-chan time.Time // when steps is looked at; nil: never
 	done uint64           // steps then
 	idle int              // number of times in a row that the watchdog has found no event
-	lull int              // number of times in a row that it has found none, or only NOTE without text
+	lull int              // number of times in a row that it has found none, or only NOTE without a tail
 	over bool             // the machine has an event that ends the transfer; only a worker can still delay the end
 
 	mu sync.Mutex
@@ -63,7 +63,7 @@ type session struct {
 	// something has happened since the watchdog looked
 	// +checklocks:mu
 	moved bool
-	// and this was not only NOTE without text; always true without working
+	// and this was not only NOTE without a tail; always true without working
 	// +checklocks:mu
 	advanced bool
 	// the peer has named its file

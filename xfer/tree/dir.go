@@ -123,8 +123,8 @@ func (d *Dir) OpenFrom(from netip.AddrPort, name string, meta xfer.Meta, size in
 	return &claimed{f, s}, nil
 }
 
-// HasPart reports whether the directory has a part of the tree, or of the file, of a name from a transfer that was cut, so that the next one of the name goes on with
-// it (DirOptions.KeepFor). The name of a tree ends in a slash, as that for Open.
+// HasPart reports whether the directory has the received part of a tree, or of a file, from a transfer of this name that was cut. The next transfer of the name goes on
+// with that part (DirOptions.KeepFor). The name of a tree ends in a slash, as the name that Open takes.
 func (d *Dir) HasPart(name string) bool {
 	base, isTree := strings.CutSuffix(name, "/")
 	if !isTree {
