@@ -18,7 +18,7 @@ const (
 )
 
 // Choice lets a receiver choose the parts of a [Source] that cross. Then a transfer that was cut goes on where it stopped, if the receiver
-// has kept the part that came, and a receiver need not take bytes that it has already. All bytes cross if the receiver does not have this part of the fast protocol.
+// has kept the received part, and a receiver need not take bytes that it has already. All bytes cross if the receiver does not have this part of the fast protocol.
 type Choice struct {
 	// Head is the number of bytes at the beginning of the source that cross in any case and before the others, because the receiver chooses by
 	// them. It is at most Source.Size.

@@ -30,7 +30,7 @@ func served(src Source) func(context.Context, netip.AddrPort, FileRequest) (Sour
 	return func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) { return src, nil, nil }
 }
 
-// A pull that was cut goes on where it stopped. What differs crosses again, and the file is the server's in any case.
+// A pull that was cut goes on where it stopped. Blocks that differ cross again, and the file has the contents of the server's file in any case.
 //
 // parity: X02
 func TestPullResumes(t *testing.T) {
@@ -116,7 +116,7 @@ func TestPullResumes(t *testing.T) {
 	}
 }
 
-// A second pull of a name is refused while one runs in another process, and the first one ends well.
+// A second pull of a name is refused while another process pulls a file of that name, and the first pull succeeds.
 func TestPullIsLocked(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("transfers resume where files can be locked: on Linux and macOS")
@@ -147,7 +147,7 @@ func TestPullIsLocked(t *testing.T) {
 	}
 }
 
-// lockedFile is a file that calls meanwhile when it has its lock.
+// lockedFile calls the function meanwhile when the file has its lock.
 type lockedFile struct {
 	*dirFile
 	meanwhile func()
@@ -159,7 +159,7 @@ func (f lockedFile) Choose(o Offer) error {
 	return err
 }
 
-// A directory says whether it has a part with which a transfer goes on.
+// HasPart finds the part with which the next transfer of a name goes on, and no other file.
 func TestHasPart(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("transfers resume where files can be locked: on Linux and macOS")
@@ -213,7 +213,7 @@ func pullWithin(t *testing.T, timeout time.Duration, p Puller, src Source) (pull
 	return pulled, sent, perr, serr
 }
 
-// Of random files of which the puller has a part, right or wrong, only what it chooses crosses, and the file is whole.
+// A puller has parts of random files, some with errors. Only the ranges that it chooses cross, and the file is whole.
 //
 // parity: X02
 func TestOnlyWantedIsPulled(t *testing.T) {
@@ -281,7 +281,7 @@ func TestPullFailsInSums(t *testing.T) {
 	})
 }
 
-// A puller that does not let its file choose, and one that asks for a list, send the bytes of earlier versions; a server gets no wishes, and grants no lanes.
+// A puller sends the same request as earlier versions if it does not let its file choose, or asks for a list. A server grants no lanes to pulls.
 func TestPullOffers(t *testing.T) {
 	private := func(p Puller, op RequestOp) []byte {
 		raw := newRaw(t, false)
@@ -403,7 +403,7 @@ func failureOf(m machine, events ...event) (failure error) {
 	return nil
 }
 
-// A server of files refuses a puller that breaks the rules of WANT and NOTE, and a puller such a server.
+// A server of files refuses a puller that breaks the rules of WANT and NOTE, and a puller refuses a server that does.
 func TestBadPullChoices(t *testing.T) {
 	message := func(m fastMessage) event { return event{kind: evReceived, data: appendFast(nil, m)} }
 	want := func(last uint32, b string, count uint32) event {

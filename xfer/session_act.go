@@ -116,7 +116,7 @@ func (s *session) beginLocked() {
 //
 // +checklocks:s.mu
 func (s *session) fileSizeLocked() int64 {
-	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // of a pull, it is not in the agreement
+	if m, ok := s.machine.(interface{ fileSize() int64 }); ok { // the agreement of a pull has no size
 		return m.fileSize()
 	}
 	return s.agreed.size

@@ -137,7 +137,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// A puller may have parts of files and of trees, which bring their lists first, and whole lists only.
+// A puller may choose ranges of files, and of trees, of which the list of entries crosses in any case. It may not choose ranges of lists of directories.
 func TestServedChoices(t *testing.T) {
 	d := openDir(t, makeTree(t, "a", "d/", "d/b"), Options{})
 	for _, c := range []struct {

@@ -203,8 +203,8 @@ func TestGetExpectsName(t *testing.T) {
 	}
 }
 
-// A pull that was cut, by a kill or ^C, goes on where it stopped when the same get runs again: the bytes before that do not cross again. If the server's file is another one
-// by then, that comes.
+// If a get is killed, or interrupted by ^C, the same get goes on where it stopped: the received bytes do not cross again. If the server's file has changed meanwhile, get stores
+// the new contents.
 //
 // parity: X02
 func TestGetResumes(t *testing.T) {
@@ -289,7 +289,7 @@ func interrupted(p *testproc.Process) int {
 	return p.ExitCode()
 }
 
-// With --keep-for 0 nothing of a pull that was cut stays, and get does not say so.
+// With --keep-for 0 no part of a failed pull stays, and get does not speak of one.
 func TestGetKeepsNothing(t *testing.T) {
 	in := t.TempDir()
 	_, addr := startServer(t, filepath.Dir(clitest.EndlessFile(t)))

@@ -126,7 +126,7 @@ func (c counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// wantResumed checks the last line of a command with --json that has sent or pulled size bytes, and the list of a directory: so many at least were there, and only the rest has crossed.
+// wantResumed checks the last line of a command with --json that has sent or pulled size bytes: the receiver had at least least of them, and only the rest has crossed.
 func wantResumed(t *testing.T, out string, size, least, crossed int64) {
 	t.Helper()
 	var e transferEvent
