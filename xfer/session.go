@@ -429,6 +429,9 @@ func (s *session) close(ctx context.Context) {
 	for _, l := range workers {
 		l.cancel()
 	}
+	if _, own := errors.AsType[*failure](context.Cause(ctx)); own {
+		ctx = context.WithoutCancel(ctx) // because no interrupt has ended it: the peer should read the reason
+	}
 	s.res.disconnect(ctx, min(disconnectLimit, s.timeout))
 	for _, l := range workers {
 		l.stop()
