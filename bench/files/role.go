@@ -88,7 +88,7 @@ func copyFile(digest, from, to, sumFile string, in io.Reader) (err error) {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
+		defer func() { err = errors.Join(err, f.Close()) }()
 		in = f
 	}
 	out := os.Stdout
