@@ -84,9 +84,9 @@ func copyFile(digest, from, to, sumFile string, in io.Reader) (err error) {
 		return fmt.Errorf("there is no digest %s", digest)
 	}
 	if from != "-" {
-		f, err := os.Open(from)
-		if err != nil {
-			return err
+		f, openErr := os.Open(from)
+		if openErr != nil {
+			return openErr
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
 		in = f
