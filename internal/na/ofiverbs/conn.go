@@ -166,9 +166,11 @@ const (
 	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
-	// endTime bounds the orderly end of a connection. It is below a second, because ^C must end a command within a second. The responses of an
-	// engine that shuts down were sent before (Flush of package hg).
-	endTime = 500 * time.Millisecond
+	// closeTime bounds the orderly end of a connection of an endpoint that is closed. It is below a second, because ^C must end a command within a
+	// second. The responses of an engine that shuts down were sent before (Flush of package hg).
+	closeTime = 500 * time.Millisecond
+	// endTime bounds the orderly end of a connection that has given way, on which responses may still wait.
+	endTime = time.Second
 )
 
 // The id of a work request has its kind in the upper half, and the number of its slot in the lower half.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -70,12 +71,16 @@ func (c *conn) run(gen uint32) {
 	c.mu.Lock()
 	end := c.end
 	c.mu.Unlock()
-	held := errors.Is(end.Err, errHeld)
-	if end.Kind == na.Closed || hasGivenWay(end.Err) || held { // because Disconnect waits until the device has sent the work that was posted before, such as responses
-		limit := endTime
-		if held {
-			limit = 0 // the peer has not answered for long; without Disconnect, the device would wait for it when it is closed
-		}
+	limit := time.Duration(-1) // for Disconnect, which waits until the device has sent the work that was posted before, such as responses
+	switch {
+	case end.Kind == na.Closed:
+		limit = closeTime
+	case hasGivenWay(end.Err):
+		limit = endTime
+	case errors.Is(end.Err, errHeld):
+		limit = 0 // the peer has not answered for long; without Disconnect, the device would wait for it when it is closed
+	}
+	if limit >= 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_ = c.vc.Disconnect(ctx) // the queue pair is closed in any case
 		cancel()

@@ -343,7 +343,7 @@ func TestCloseWithHeldMemory(t *testing.T) {
 		ops := map[string]*call{"read": f.move(false, 100), "response": answer}
 		ops["request"], ops["its response"] = f.request(2)
 		f.pending(ops)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*endTime)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*closeTime)
 		defer cancel()
 		if err := f.e.Close(ctx); err != nil {
 			t.Error(err)
