@@ -477,7 +477,7 @@ func TestBadPullChoices(t *testing.T) {
 }
 
 // A server waits for a puller whose file is at work, but not without end, because that would keep one of its places. It waits for its own timeout at least, however many NOTEs
-// come, and it tells a silent puller from one that says that its file is at work.
+// come, and the server tells a silent puller from one that says that its file is at work.
 func TestPullerWorks(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes   time.Duration

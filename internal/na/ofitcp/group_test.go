@@ -67,7 +67,8 @@ func (g *group) end(t *testing.T, answered int) {
 // TestGroupKeepsClaim: a goroutine that waits for several responses one after the other reads them all, and the background goroutine rests
 // between them.
 func TestGroupKeepsClaim(t *testing.T) {
-	longest := 0                                           // responses in a row behind which the driver keeps the claim
+	// The most responses in a row behind which the driver kept the claim.
+	longest := 0
 	until(t, "a group that keeps the claim", func() bool { // more than once, because the watcher ends the claim on a busy machine
 		t.Run("Group", func(t *testing.T) { // whose end closes the endpoints, because they would take the processors from the next group
 			g, run := newGroup(t), 0
