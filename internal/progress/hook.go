@@ -15,9 +15,10 @@ type dearWakeUps struct {
 var hook dearWakeUps
 
 // MakeWakeUpsDear makes each goroutine of this process that was parked compute for the time late before its first look, and each
-// goroutine that signals another process compute for the time toll. Tests and benchmarks call it to have the prices of a machine with
-// dear wake-ups on any machine; zeros undo it. If measure is true, it also drops the samples of the price and measures the price
-// anew. Otherwise the process learns the new price from its wake-ups.
+// goroutine that signals another process compute for the time toll. On Linux a goroutine computes only if its thread has parked too: the
+// price of a wake-up is that of a thread on an idle processor, which a thread that runs several woken goroutines in turn pays once. Tests and
+// benchmarks call it to have the prices of a machine with dear wake-ups on any machine; zeros undo it. If measure is true, it also drops the
+// samples of the price and measures the price anew. Otherwise the process learns the new price from its wake-ups.
 func MakeWakeUpsDear(late, toll time.Duration, measure bool) {
 	hook.lateness.Store(int64(late))
 	hook.tolls.Store(int64(toll))
@@ -40,7 +41,7 @@ func Toll() {
 
 // late is called after a wake-up.
 func (h *dearWakeUps) late() {
-	if d := h.lateness.Load(); d > 0 {
+	if d := h.lateness.Load(); d > 0 && threadParked() {
 		h.lates.Add(1)
 		spend(d)
 	}
