@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -14,13 +15,16 @@ import (
 	"cinnabar/codes"
 )
 
-// TestCancelAtC gives up transfers of 256 MiB with a C process, earlier and later: each ends at once, its memory is
+// TestCancelAtC gives up transfers of 256 MiB, or of 64 MiB over an RDMA device, with a C process, earlier and later: each ends at once, its memory is
 // another's afterwards although the rest may still be on its way, and a transfer that is left alone is right.
 //
 // All of them happen within one call of the C process, which frees its memory when it has the answer.
 // parity(peer): H86
 func TestCancelAtC(t *testing.T) {
-	const size = 256 << 20
+	size := 256 << 20
+	if os.Getenv(verbsEnv) != "" {
+		size >>= 2 // because an emulated processor takes more than the 20 s of the peer's limit for the larger size
+	}
 	hgPeer.executable(t) // before so much memory is made
 	mine := bytes.Repeat([]byte{0xEE}, size)
 	for _, kind := range []string{"pull", "push"} {
@@ -30,7 +34,7 @@ func TestCancelAtC(t *testing.T) {
 			if kind == "push" {
 				mode, transfer, rpc, whole = cinnabar.ReadOnly, cinnabar.RemoteBulk.Push, s.rpc.push, s.push
 			}
-			local, err := s.Alloc(mode, size)
+			local, err := s.Alloc(mode, int64(size))
 			must(t, err)
 			must(t, rpc.Remove(s.Engine), rpc.Handle(s.Engine, func(ctx context.Context, in moveIn) (moveOut, error) {
 				remote := in.Bulk.On(cinnabar.InfoFrom(ctx).Peer)
