@@ -34,8 +34,8 @@ import (
 // OPEN has the size of the file as number. FAILED answers a request that cannot be met.
 //
 // The puller is the receiver. If both sides agree that the receiver chooses, OPEN also has the length of the head: word has its low 32 bits, count its
-// high 32 bits. There are no wishes, because wishes would let the server learn something about other files of the puller. WANT and NOTE are those of
-// fast_message.go, and NOTE has no list of removals.
+// high 32 bits. The server has no wishes, because it would learn something about other files of the puller by them. Those of the puller's user
+// (Puller.Wishes) do not cross. WANT and NOTE are those of fast_message.go, and NOTE has no list of removals.
 const (
 	fastRequest = 24
 	fastAttr    = 25
@@ -148,6 +148,10 @@ type Puller struct {
 	// pull that was cut goes on where it stopped, if the file's directory has kept the received part (DirOptions.KeepFor). The server gets no sums of this side's bytes: it
 	// learns which ranges the file asks for.
 	Choose bool
+	// Wishes are those of this side's user, for the file; they need Choose: WishUpdate leaves out files of which this side has one with the size and time of the server's, WishChecksum
+	// those with the size and contents. They do not cross, but the server learns from the ranges that the file asks for which files this side has, and, of files that WishChecksum compares, which
+	// blocks are equal. Pull fails with [CodeUnsupported] if they have other bits. All bytes cross if the server does not let pullers choose.
+	Wishes Wishes
 	// Timeout bounds the time without progress, after which Pull ends the transfer, and the time until the server accepts; 0: 30 s.
 	Timeout  time.Duration
 	Progress func() Progress // returns an observer for each transfer; nil: none
@@ -160,15 +164,21 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
 	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open,
-		choosesPull: p.Choose && req.Op == RequestFile}
+		choosesPull: p.Choose && req.Op == RequestFile, pullWishes: p.Wishes}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.result.Name, d.result.Peer, d.result.Pulled = req.Path, addr, true
 	d.digest = cmp.Or(p.Digest, SHA256)
 	err := req.check()
-	if err == nil && p.Open == nil {
+	switch {
+	case err != nil:
+	case p.Open == nil:
 		err = failf(CodeOther, "Puller.Open is nil; it says where files go")
+	case p.Wishes&^(WishUpdate|WishChecksum) != 0:
+		err = failf(CodeUnsupported, "Puller.Wishes is %#x; a puller has WishUpdate and WishChecksum only", uint32(p.Wishes))
+	case p.Wishes != 0 && !d.choosesPull:
+		err = failf(CodeUnsupported, "Puller.Wishes is %#x; wishes need Puller.Choose and the request of a file", uint32(p.Wishes))
 	}
 	if err == nil {
 		err = d.do(ctx)
@@ -186,7 +196,7 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 
 // pullWith carries the transfer out on the connection of l.
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
-	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull}
+	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull, wishes: d.pullWishes}
 	var blocking interruptible
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk}
 	store.make = func(name string) (File, error) {
@@ -221,6 +231,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 type puller struct {
 	*fastServer
 	request FileRequest
+	wishes  Wishes // of this side's user
 	meta    Meta
 	knows   bool // ATTR has come
 }
@@ -266,8 +277,8 @@ func (p *puller) answered(ev event, acts []action) []action {
 			return p.refuse(acts, failf(CodeProtocol, "the file is said to have %d bytes", m.number))
 		}
 		p.size, p.limit = int64(m.number), int64(m.number)
-		if p.choice != nil { // as in OPEN of a sender without wishes
-			m.number, m.word = uint64(m.word)|uint64(m.count)<<32, 0
+		if p.choice != nil { // as in OPEN of a sender, with the wishes of this side
+			m.number, m.word = uint64(m.word)|uint64(m.count)<<32, uint32(p.wishes)
 		}
 		return p.open(m, append(acts, action{kind: actReceive, slot: ev.slot}))
 	}

@@ -116,6 +116,89 @@ func TestPullResumes(t *testing.T) {
 	}
 }
 
+// A pull leaves out a file that the puller has: by size and time, or by its contents. Of a file that differs in some blocks only these cross. The wishes do not cross.
+//
+// parity: X02
+func TestPullUpdates(t *testing.T) {
+	ctx := testContext(t)
+	data := noise(2*resumeBlock + 5)
+	old := time.Unix(1e9, 12345)
+	changed := bytes.Clone(data)
+	changed[1]++
+	for name, c := range map[string]struct {
+		there  []byte
+		time   time.Time
+		wishes Wishes
+		whole  bool // the server's source has no choice
+		kept   int64
+	}{
+		"the same, by time":           {there: data, time: old, wishes: WishUpdate, kept: int64(len(data))},
+		"another time":                {there: data, time: old.Add(1), wishes: WishUpdate},
+		"another size":                {there: data[1:], time: old, wishes: WishUpdate},
+		"the same time, not contents": {there: changed, time: old, wishes: WishUpdate, kept: int64(len(data))},
+		"the same, by contents":       {there: data, time: old, wishes: WishChecksum, kept: int64(len(data))},
+		"contents and another time":   {there: data, time: old.Add(1), wishes: WishChecksum, kept: int64(len(data))},
+		"one block differs":           {there: changed, time: old, wishes: WishChecksum, kept: resumeBlock + 5},
+		"both wishes":                 {there: changed, time: old, wishes: WishUpdate | WishChecksum, kept: resumeBlock + 5},
+		"no wish":                     {there: data, time: old},
+		"source with no choice":       {there: data, time: old, wishes: WishUpdate | WishChecksum, whole: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := chosenOf(data, WishUpdate) // the wishes are not the server's
+			src.Meta = Meta{Mode: 0o640, ModTime: old}
+			if c.whole {
+				src.Choice = nil
+			}
+			dev := device(t, iwarp.Config{})
+			srv := serve(t, dev, Receiver{Files: served(src)}, DirOptions{})
+			p, path := into(t, DirOptions{Overwrite: true, KeepFor: time.Hour})
+			p.Choose, p.Wishes = true, c.wishes
+			at := filepath.Join(path, "f")
+			if err := errors.Join(os.WriteFile(at, c.there, 0o640), os.Chtimes(at, c.time, c.time)); err != nil {
+				t.Fatal(err)
+			}
+			res, err := p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"})
+			got, serr := srv.outcome(ctx)
+			if err != nil || serr != nil || res.Kept != c.kept || got.Kept != c.kept {
+				t.Errorf("%d bytes were kept, %v; the server has %d, %v; want %d", res.Kept, err, got.Kept, serr, c.kept)
+			}
+			want := data
+			if name == "the same time, not contents" {
+				want = changed
+			}
+			if b := must(os.ReadFile(at))(t); !bytes.Equal(b, want) {
+				t.Errorf("the file has %d bytes that differ from the server's", len(b))
+			}
+			if got := mustInfo(t, at).ModTime(); !got.Equal(old) {
+				t.Errorf("the time is %v", got)
+			}
+			if got := entries(t, path); !slices.Equal(got, []string{"f"}) {
+				t.Errorf("the directory has %q", got)
+			}
+		})
+	}
+}
+
+// A puller has no wishes that need the answer of a sender, and none without a choice.
+func TestPullWishesRefused(t *testing.T) {
+	dev := device(t, iwarp.Config{})
+	srv := serve(t, dev, Receiver{Files: served(chosenOf(noise(10), 0))}, DirOptions{})
+	for _, c := range []struct {
+		p    Puller
+		op   RequestOp
+		text string
+	}{
+		{Puller{Choose: true, Wishes: WishDelete}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
+		{Puller{Choose: true, Wishes: WishDryRun | WishUpdate}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
+		{Puller{Wishes: WishUpdate}, RequestFile, "wishes need Puller.Choose"},
+		{Puller{Choose: true, Wishes: WishChecksum}, RequestList, "wishes need Puller.Choose"},
+	} {
+		c.p.Open = func(string, Meta, int64) (File, error) { return nil, CodeStorage }
+		_, err := c.p.Pull(testContext(t), dev, srv.addr, FileRequest{c.op, "f"})
+		wantCode(t, err, CodeUnsupported, false, c.text)
+	}
+}
+
 // A second pull of a name is refused while another process pulls a file of that name, and the first pull succeeds.
 func TestPullIsLocked(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
@@ -465,6 +548,13 @@ func TestBadPullChoices(t *testing.T) {
 	for _, a := range p.step(message(fastMessage{kind: fastOpen, number: 1 << 40, word: 4, count: 3, tail: []byte("f")}), nil) {
 		if a.kind == actOpen && (a.offset != 3<<32|4 || a.crc != 0) {
 			t.Errorf("the file has a head of %d bytes and wishes %d", a.offset, a.crc)
+		}
+	}
+	p = &puller{fastServer: newFastServer(agreement{chunk: 4096, buffers: 2, digest: NoDigest, chooses: true}, verbs.RemoteAddr{}), wishes: WishChecksum}
+	p.step(message(attrMessage(Meta{})), nil)
+	for _, a := range p.step(message(fastMessage{kind: fastOpen, number: 1 << 40, word: 4, count: 3, tail: []byte("f")}), nil) {
+		if a.kind == actOpen && (a.offset != 3<<32|4 || a.crc != uint32(WishChecksum)) {
+			t.Errorf("the file has a head of %d bytes and wishes %d, and the wishes are the puller's", a.offset, a.crc)
 		}
 	}
 	src := sourceOf("f", noise(10))

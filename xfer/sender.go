@@ -88,6 +88,7 @@ type delivery struct {
 	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
 	// This side offers that its file, of a pull, chooses the ranges that cross.
 	choosesPull bool
+	pullWishes  Wishes // of this side, for its file of a pull
 
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
 	lanes *sentLanes // of the transfer; nil: it has one lane

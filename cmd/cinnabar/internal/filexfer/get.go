@@ -26,6 +26,8 @@ type pullOptions struct {
 	digestText string
 	dir, out   string
 	recursive  bool
+	update     bool
+	checksum   bool
 	storage    tree.DirOptions
 
 	puller xfer.Puller      // the above, parsed
@@ -47,11 +49,15 @@ recv: it gets its name when it is complete and its digest was compared.
 If a pull is cut, also by ^C, the same get goes on where it stopped, within the
 time of --keep-for. Both sides compare the sums of the received part first.
 
+--update and --checksum pull only files that differ from those that are here, and
+replace these. The server learns which files of its list are here, and with
+--checksum also which blocks of files of the same size are equal.
+
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
 leave as they come: only exit code 0 says that all came and that the digest is
 right.`,
-		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get -r 192.0.2.1 . --output all\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
+		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get -r 192.0.2.1 . --output all\n  cinnabar get -r --update 192.0.2.1 photos\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -70,6 +76,8 @@ right.`,
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
+	f.BoolVar(&o.update, "update", false, "leave out files of which there is one here with the same size and time; implies --overwrite")
+	f.BoolVar(&o.checksum, "checksum", false, "leave out files of which there is one here with the same size and contents; implies --overwrite")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
 	keepFlag(f, &o.storage.KeepFor, "")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of each failed transfer for ever, instead of for --keep-for")
@@ -122,7 +130,11 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	if err := checkKeepFor(o.storage.KeepFor); err != nil {
 		return err
 	}
-	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes()}
+	if o.update && o.storage.IgnoreMeta {
+		return cli.Usagef("--no-preserve was given with --update, which compares times: without those of the server's files they differ each time")
+	}
+	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes(), Wishes: wishesOf(o.update, o.checksum)}
+	o.storage.Overwrite = o.storage.Overwrite || o.puller.Wishes != 0
 	if o.puller.Digest, err = cli.ParseName("--digest", o.digestText, xfer.SHA256, digestBLAKE3, xfer.NoDigest); err != nil {
 		return err
 	}

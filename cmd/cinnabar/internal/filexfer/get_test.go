@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -277,6 +278,134 @@ func TestGetResumes(t *testing.T) {
 	}
 }
 
+// A tree is pulled again with only the files that differ, by time or by contents, and a plain file too. Without the options a get of a name that is here is refused.
+//
+// parity: X02
+func TestGetSync(t *testing.T) {
+	public, in := t.TempDir(), t.TempDir()
+	write := func(dir, name, data string, when time.Time) {
+		t.Helper()
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(data), 0o640), os.Chtimes(at, when, when)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	when := time.Unix(1e9, 0)
+	for name, data := range map[string]string{"d/a": "aaaaa", "d/sub/b": "bbbbbbb", "d/c": "ccc", "plain": "plain text"} {
+		write(public, name, data, when)
+	}
+	_, addr := startServer(t, public)
+	kept := func(path string, args ...string) float64 {
+		t.Helper()
+		code, p := clitest.RunProcess(t, append([]string{"get", "-r", "--json", addr, path, "--dir", in}, args...)...)
+		if code != 0 {
+			t.Fatalf("get %s %q: exit code %d: %s", path, args, code, p.Stderr)
+		}
+		lines := strings.Split(strings.TrimSpace(p.Stdout.String()), "\n")
+		var e map[string]any
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || e["event"] != "got" {
+			t.Fatalf("got %q, %v", lines, err)
+		}
+		n, _ := e["kept"].(float64) // left out if it is 0
+		return n
+	}
+	wantFiles := func(want map[string]string) {
+		t.Helper()
+		got := filesBelow(t, in)
+		if len(got) != len(want) {
+			t.Errorf("in the directory: %q", got)
+		}
+		for name, data := range want {
+			if b, err := os.ReadFile(filepath.Join(in, name)); string(b) != data {
+				t.Errorf("%s has %q, want %q: %v", name, b, data, err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		path string
+		args []string
+		want float64
+		do   func()
+	}{
+		{path: "d"},
+		{path: "plain", args: []string{"--update"}},
+		{path: "d", args: []string{"--update"}, want: 15},
+		{path: "plain", args: []string{"--update"}, want: 10},
+		{path: "d", args: []string{"--update"}, want: 12, do: func() { write(public, "d/c", "CCC", when.Add(1)) }},
+		{path: "d", args: []string{"--checksum"}, want: 10, do: func() { write(in, "d/a", "aaaab", when) }}, // of the same size and time
+		{path: "d", args: []string{"--checksum"}, want: 15, do: func() { write(in, "d/a", "aaaaa", when.Add(7)) }},
+		{path: "plain", args: []string{"--checksum"}, want: 10, do: func() { write(in, "plain", "plain text", when.Add(7)) }},
+		{path: "plain", args: []string{"--update"}, do: func() { write(in, "plain", "plain text", when.Add(7)) }},
+		{path: "d", args: []string{"--overwrite"}},
+	} {
+		if c.do != nil {
+			c.do()
+		}
+		if got := kept(c.path, c.args...); got != c.want {
+			t.Errorf("get %s %q: %v bytes were here, want %v", c.path, c.args, got, c.want)
+		}
+	}
+	wantFiles(map[string]string{"d/a": "aaaaa", "d/sub/b": "bbbbbbb", "d/c": "CCC", "plain": "plain text"})
+	if code, p := clitest.RunProcess(t, "get", "-r", addr, "d", "--dir", in); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "file exists") {
+		t.Errorf("without the options: exit code %d: %s", code, p.Stderr)
+	}
+}
+
+// Trees that change at both ends are pulled with --update or --checksum, some after a get that was killed, and equal those of rsync.
+//
+// parity: X02
+func TestGetLikeRsync(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
+	rsync, err := exec.LookPath("rsync")
+	if err != nil {
+		t.Skip("rsync is not installed (Debian's package rsync)")
+	}
+	r := rand.New(rand.NewPCG(3, 9))
+	public, in, ref := t.TempDir(), t.TempDir(), t.TempDir()
+	change := func(dir string, n int) {
+		for range n {
+			at := filepath.Join(dir, string(rune('a'+r.IntN(4))), string(rune('a'+r.IntN(12))))
+			b := bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(3)*1000+1<<(r.IntN(12)+1))
+			when := time.Unix(1e9+int64(r.IntN(3)), 0)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, b, 0o640), os.Chtimes(at, when, when)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, addr := startServer(t, public)
+	for round := range 10 {
+		change(filepath.Join(public, "d"), 20)
+		args := []string{"--checksum", "--update"}[round%2:][:1]
+		if round > 2 && args[0] == "--checksum" { // with --update a file of another program with equal size and time stays, as with rsync
+			change(filepath.Join(in, "d"), 3)
+		}
+		if err := exec.CommandContext(t.Context(), rsync, "-a", "--checksum", filepath.Join(in, "d"), ref).Run(); round > 0 && err != nil {
+			t.Fatal(err)
+		}
+		how := []string{"-a", "--modify-window=-1"}
+		if args[0] == "--checksum" {
+			how = append(how, "--checksum")
+		}
+		if out, err := exec.CommandContext(t.Context(), rsync, append(how, filepath.Join(public, "d"), ref)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		get := append([]string{"get", "-r", addr, "d", "--dir", in}, args...)
+		if round%3 == 1 {
+			p := clitest.Start(t, append(get, "--limit", "8KiB/s", "--digest", "none")...)
+			p.Stderr.Expect(`^getting d/ `)
+			killed(p)
+		}
+		if code, p := clitest.RunProcess(t, get...); code != 0 {
+			t.Fatalf("round %d: exit code %d: %s", round, code, p.Stderr)
+		}
+		if out, err := exec.CommandContext(t.Context(), rsync, "-ani", "--checksum", "--delete", "--modify-window=-1", filepath.Join(ref, "d")+"/", filepath.Join(in, "d")+"/").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("round %d: %v: rsync would change\n%s", round, err, out)
+		}
+	}
+}
+
 // killed and interrupted end a process and return its exit code.
 func killed(p *testproc.Process) int {
 	p.Kill()
@@ -317,6 +446,9 @@ func TestPullArguments(t *testing.T) {
 		{"get 127.0.0.1 a -o c/d", "invalid --output"},
 		{"get 127.0.0.1 a -o - --fsync", "--fsync was given with --output -"},
 		{"get 127.0.0.1 a -o - --keep-for 1h", "--keep-for was given with --output -"},
+		{"get 127.0.0.1 a -o - --update", "--update was given with --output -"},
+		{"get 127.0.0.1 a -o - --checksum", "--checksum was given with --output -"},
+		{"get 127.0.0.1 a --update --no-preserve", "--no-preserve was given with --update"},
 		{"get 127.0.0.1 a --keep-for -1s", "invalid --keep-for -1s"},
 		{"get 127.0.0.1:port: a", "the first argument is the server"},
 		{"get :7 a", "no host"},

@@ -106,8 +106,8 @@ func recvArgs(cmd *cobra.Command, args []string) error {
 	return cli.NoArgs(cmd, args)
 }
 
-// forFiles are the options of recv that have no meaning for standard output.
-var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "keep-for", "allow-delete", "json"}
+// forFiles are the options of recv and get that have no meaning for standard output.
+var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "keep-for", "allow-delete", "json", "update", "checksum"}
 
 // checkOutput checks that standard output can take a file.
 func (o *recvOptions) checkOutput(cmd *cobra.Command, s cli.Streams) error {

@@ -37,11 +37,14 @@ func (o *syncOptions) checkSync(recursive bool, protocol xfer.Protocol) error {
 }
 
 // wishes returns the wishes of the options.
-func (o *syncOptions) wishes() (w xfer.Wishes) {
-	if o.update {
+func (o *syncOptions) wishes() xfer.Wishes { return wishesOf(o.update, o.checksum) }
+
+// wishesOf returns the wishes of --update and --checksum.
+func wishesOf(update, checksum bool) (w xfer.Wishes) {
+	if update {
 		w |= xfer.WishUpdate
 	}
-	if o.checksum {
+	if checksum {
 		w |= xfer.WishChecksum
 	}
 	return w
