@@ -263,9 +263,14 @@ func (s *storer) write(b []byte, offset int64) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", offset+int64(n), diskFailure(err)))
+		return writeFailure(err, offset+int64(n))
 	}
 	return nil
+}
+
+// writeFailure returns the failure of a write to the file.
+func writeFailure(err error, offset int64) *failure {
+	return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", offset, diskFailure(err)))
 }
 
 // check compares the checksum of a chunk.

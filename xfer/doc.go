@@ -57,8 +57,8 @@
 // # Several lanes
 //
 // With Sender.Lanes a source that has a Choice crosses over several connections, its lanes, as one transfer. The receiver gives a lane further ranges when it has
-// stored earlier ones of that lane. The other lanes join by a secret that the receiver has sent on the first lane. hello.go has the bytes, docs/adr/0057 the
-// reasons.
+// stored earlier ones of that lane. The other lanes join by a secret that the receiver has sent on the first lane. With Puller.Lanes a pull does the same. hello.go
+// has the bytes, docs/adr/0057 the reasons.
 //
 // # Agreement
 //

@@ -326,6 +326,9 @@ func parseRefusal(b []byte) (errorMessage, bool) {
 //	36  length of the name of the digest, as in any request
 //	37  number of the lane, from 1 to one less than the lanes that were granted; each is used once
 //
+// In a pull the puller asks for lanes and makes these requests. A further lane of a pull begins with the REQUEST of the first one, to which the server answers as on the first, but
+// for the length of the head, which is 0.
+//
 // The answer to it is that of a transfer of the fast protocol of which the receiver chooses the ranges. OPEN of a further lane has the name of the first lane's, and
 // 0 for the length of the head and the wishes. The head, the sums and the list of removals cross on the first lane. A lane that gets no further range ends as any
 // transfer does, by END and DONE. The receiver sends DONE on the first lane when all other lanes have ended and the file has its name.

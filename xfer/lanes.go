@@ -14,6 +14,9 @@ import (
 // asksLanes returns the number of lanes for which a request asks; 0: it does not ask.
 func (d *delivery) asksLanes() uint8 {
 	c := d.src.Choice
+	if d.choosesPull && d.Lanes > 1 && d.lane.number == 0 {
+		return uint8(d.Lanes)
+	}
 	if d.Lanes < 2 || d.lane.number != 0 || c == nil || c.Wishes&WishDryRun != 0 || d.Protocol == Basic || d.src.Stream != nil || d.pull != nil {
 		return 0
 	}
@@ -52,15 +55,7 @@ func (d *delivery) newSentLanes(ctx context.Context, a *agreement) (*sentLanes, 
 		return nil, ctx
 	}
 	s := &sentLanes{d: d, n: a.lanes.n, size: a.size}
-	if !d.src.Concurrent {
-		lock := &sync.Mutex{}
-		d.src.Data = lockedReader{d.src.Data, lock}
-		c := *d.src.Choice
-		if c.SumData != nil {
-			c.SumData = lockedReader{c.SumData, lock}
-		}
-		d.src.Choice = &c
-	}
+	d.src.share()
 	if d.Progress != nil {
 		s.shared = &sharedProgress{p: d.Progress()}
 	}
@@ -170,6 +165,20 @@ func (s *sentLanes) join(res *Result, err error) error {
 	return nil
 }
 
+// share allows several goroutines to read a source that has a Choice.
+func (s *Source) share() {
+	if s.Concurrent {
+		return
+	}
+	lock := &sync.Mutex{}
+	s.Data = lockedReader{s.Data, lock}
+	c := *s.Choice
+	if c.SumData != nil {
+		c.SumData = lockedReader{c.SumData, lock}
+	}
+	s.Choice = &c
+}
+
 // lockedReader is a source that one goroutine at a time reads.
 type lockedReader struct {
 	io.ReaderAt
@@ -185,7 +194,7 @@ func (r lockedReader) ReadAt(b []byte, offset int64) (int, error) {
 
 // grantLanes grants lanes to a transfer, if its sender asks for them.
 func (h *host) grantLanes(account *hostquota.Account, hi *hello, a *agreement) {
-	if hi.lanes < 2 || a.protocol != Fast || !a.chooses || a.pull || h.attr.MaxPrivateData < answerLen+MaxDigestLen+laneRefLen {
+	if hi.lanes < 2 || a.protocol != Fast || !a.chooses || h.attr.MaxPrivateData < answerLen+MaxDigestLen+laneRefLen {
 		return
 	}
 	g := h.lanes.grant(account, min(int64(hi.lanes), int64(or(h.MaxLanes, defaultLanes))), a)
@@ -242,7 +251,7 @@ func (h *host) chooseLane(hi *hello) (a agreement, why string, err error) {
 	if err := g.claim(hi.join.lane); err != nil {
 		return a, "", err
 	}
-	a = agreement{negotiated: true, protocol: Fast, chooses: true, digest: g.digest, size: g.size, lanes: lanesAgreed{ref: *hi.join, group: g}}
+	a = agreement{negotiated: true, protocol: Fast, chooses: true, digest: g.digest, size: g.size, pull: g.pull, lanes: lanesAgreed{ref: *hi.join, group: g}}
 	h.size(&a, hi)
 	return a, "a lane of a transfer", nil
 }
@@ -351,4 +360,180 @@ func laneFailure(lane, lanes uint8, f *failure) *failure {
 		return f
 	}
 	return &failure{code: f.code, remote: f.remote, err: fmt.Errorf("lane %d of %d: %w", lane+1, lanes, f)}
+}
+
+// A pull of several lanes has the roles of ADR 0057 with another side that connects: the puller asks for lanes and connects them, and its laneGroup gives them their parts. A
+// further lane of a pull sends the REQUEST of the first one again, because the side that connects speaks first, and gets OPEN with the same name and size. Both sides leave out
+// a lane that has no part.
+
+// pullLanes returns the group of a pull at the puller, and the context of its lanes with the function that ends them. The group is nil if the pull has one lane.
+func (d *delivery) pullLanes(ctx context.Context, a *agreement) (g *laneGroup, lanes context.Context, end context.CancelCauseFunc) {
+	if d.group != nil {
+		return d.group, ctx, func(error) {} // the first lane ends them
+	}
+	if a.lanes.n < 2 {
+		return nil, ctx, func(error) {}
+	}
+	of := *a
+	of.pull = true
+	g = newLaneGroup(a.lanes.n, &of)
+	g.ref = a.lanes.ref
+	if d.Progress != nil {
+		g.shared = &sharedProgress{p: d.Progress()}
+	}
+	ctx, end = context.WithCancelCause(ctx)
+	g.enter(0, end)
+	return g, ctx, end
+}
+
+// spreadPull makes the file of the first lane of a pull, and connects the other lanes, which end before wg does. It returns f itself if the file is too small for several lanes.
+func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *puller, name string, f File, wg *sync.WaitGroup) File {
+	n := lanesFor(int64(g.lanes), m.size-m.choice.head)
+	if n < 2 {
+		return f
+	}
+	g.size, g.lanes = m.size, uint8(n)
+	spread := g.open(name, f)
+	s.setLanes(int(n))
+	for lane := uint8(1); lane < g.lanes; lane++ {
+		ref := g.ref
+		ref.lane = lane
+		wg.Go(func() { d.carryPull(ctx, g, ref) })
+	}
+	return spread
+}
+
+// carryPull carries one lane of a pull beside the first. A lane of which the server has not opened the file is left out, because the others carry its part.
+func (d *delivery) carryPull(ctx context.Context, g *laneGroup, ref laneRef) {
+	one := *d.Sender
+	next := &delivery{Sender: &one, dev: d.dev, addr: d.addr, src: d.src, digest: d.digest, timeout: d.timeout, log: d.log, pull: d.pull, choosesPull: true, lane: ref, group: g}
+	if err := next.do(ctx); err != nil && g.leavesOut(ref.lane) {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "lane left out", slog.Int("lane", int(ref.lane)+1), slog.Any("err", err))
+	}
+}
+
+// leavesOut reports whether a transfer goes on without a lane that has failed.
+func (g *laneGroup) leavesOut(lane uint8) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed == nil && !g.done && g.opened>>lane&1 == 0
+}
+
+// joinPull makes the file of a lane of a pull beside the first.
+func (g *laneGroup) joinPull(lane uint8, name string, m *puller, chunks func() int64) (File, error) {
+	f, err := g.join(lane, name, chunks)
+	if err == nil && m.size != g.size { // the lane has joined, so this ends the pull
+		return nil, failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, g.size)
+	}
+	return f, err
+}
+
+// reason returns the failure of a transfer of which the first lane has ended with err. That of another lane counts more if err is more likely the consequence of it.
+func (g *laneGroup) reason(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil && g.failed != nil && g.failed.consequence() < asFailure(err).consequence() {
+		return g.failed
+	}
+	return err
+}
+
+// servedLanes is the part of a laneGroup at a server of files: the source, which all lanes read.
+type servedLanes struct {
+	request FileRequest
+	source  Source
+	spread  bool // the file is opened, and large enough for several lanes
+	closed  bool // no further lane may read the source
+	readers int  // lanes beside the first that read the source
+}
+
+// spreadServed shares the source of the first lane with the other lanes, and returns the number of lanes; 1 if the source is too small for several.
+func (g *laneGroup) spreadServed(r FileRequest, src *Source) int {
+	n := lanesFor(int64(g.lanes), src.Size-src.Choice.Head)
+	if n < 2 {
+		return 1
+	}
+	src.share()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.size, g.head = src.Size, src.Choice.Head
+	g.served.request, g.served.source, g.served.spread = r, *src, true
+	return int(n)
+}
+
+// openServed returns the source for a lane beside the first, and its closer, which lets the first lane close the source itself.
+func (g *laneGroup) openServed(lane uint8, r FileRequest) (Source, io.Closer, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := &g.served
+	switch {
+	case !v.spread || r != v.request:
+		return Source{}, nil, failf(CodeProtocol, "lane %d asks for another file than its pull, or before that is open, or for a file that is too small for several lanes", int(lane)+1)
+	case v.closed || g.done || g.failed != nil:
+		return Source{}, nil, failf(CodeBusy, "the transfer of this lane has ended")
+	}
+	v.readers++
+	src := v.source
+	src.Choice = &Choice{SumData: src.Choice.SumData}
+	return src, laneReader{g}, nil
+}
+
+// laneReader is the use of a served source by a lane beside the first.
+type laneReader struct{ g *laneGroup }
+
+// Close implements [io.Closer].
+func (r laneReader) Close() error {
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	r.g.served.readers--
+	r.g.changed.Broadcast()
+	return nil
+}
+
+// endServed notes the end of a lane at a server of files. The failure of a lane that has a part is that of all, and the success of the first one ends the others.
+func (g *laneGroup) endServed(lane uint8, c *fastClient, chunks int64, err error) {
+	data := int64(0)
+	if c.choice != nil {
+		data = c.choice.data
+	}
+	g.mu.Lock()
+	delete(g.cancels, lane)
+	g.data += data
+	g.chunks[lane] = chunks
+	if lane > 0 && data > 0 {
+		g.carried |= 1 << lane
+	}
+	if lane == 0 && err == nil {
+		g.done = true
+		for _, cancel := range g.cancels {
+			cancel(failf(CodeCanceled, "the transfer is complete"))
+		}
+	}
+	g.mu.Unlock()
+	switch f := asFailure(err); {
+	case err == nil, lane > 0 && data == 0:
+	case lane > 0:
+		g.fail(laneFailure(lane, g.lanes, f))
+	default:
+		g.fail(f)
+	}
+}
+
+// joinServed waits until no other lane reads the source, after the end of the first lane with err, and returns the error of the transfer. It completes the result.
+func (g *laneGroup) joinServed(res *Result, err error) error {
+	g.mu.Lock()
+	v := &g.served
+	v.closed = true
+	for v.readers > 0 {
+		g.changed.Wait()
+	}
+	spread := v.spread
+	g.mu.Unlock()
+	if !spread {
+		return err
+	}
+	if g.result(res, err); err == nil {
+		g.shared.advance(res.Kept)
+	}
+	return g.reason(err)
 }

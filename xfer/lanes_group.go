@@ -40,12 +40,16 @@ func newLaneBook(places int64) *laneBook {
 	return &laneBook{extra: places / laneShare, groups: map[uint32]*laneGroup{}, granted: map[*hostquota.Account]int64{}}
 }
 
-// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane. The further lanes get half of the places that their host could take now at most, so
+// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane. Of a pull the size is not known yet: the puller connects no more lanes than
+// its size deserves. The further lanes get half of the places that their host could take now at most, so
 // that its other transfers find some, and with few places those of other hosts.
 func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *laneGroup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	lanes = min(lanes, b.extra-b.granted[a]+1, agreed.size/leastLane)
+	lanes = min(lanes, b.extra-b.granted[a]+1)
+	if !agreed.pull {
+		lanes = lanesFor(lanes, agreed.size)
+	}
 	for lanes > 1 && !a.May(hostquota.Connections, 2*(lanes-1)) {
 		lanes--
 	}
@@ -54,12 +58,21 @@ func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *
 	}
 	b.granted[a] += lanes - 1
 	b.last++
-	g := &laneGroup{book: b, account: a, lanes: uint8(lanes), size: agreed.size, digest: agreed.digest, chunks: make([]int64, lanes),
-		piece: int64(max(agreed.buffers/2, 1)) * int64(agreed.chunk), cancels: map[uint8]context.CancelCauseFunc{}}
-	g.changed.L = &g.mu
-	g.ref.number = b.last
+	g := newLaneGroup(uint8(lanes), agreed)
+	g.account, g.ref.number = a, b.last
 	_, _ = rand.Read(g.ref.secret[:]) // never fails (crypto/rand)
 	b.groups[b.last] = g
+	return g
+}
+
+// lanesFor returns the number of lanes for so many bytes, of those that may be had.
+func lanesFor(lanes, size int64) int64 { return min(lanes, size/leastLane) }
+
+// newLaneGroup makes the group of a transfer of so many lanes, of which agreed is the agreement of the first.
+func newLaneGroup(lanes uint8, agreed *agreement) *laneGroup {
+	g := &laneGroup{lanes: lanes, size: agreed.size, digest: agreed.digest, pull: agreed.pull, chunks: make([]int64, lanes),
+		piece: int64(max(agreed.buffers/2, 1)) * int64(agreed.chunk), cancels: map[uint8]context.CancelCauseFunc{}}
+	g.changed.L = &g.mu
 	return g
 }
 
@@ -93,7 +106,7 @@ func (b *laneBook) remove(g *laneGroup) {
 	}
 }
 
-// laneGroup is one transfer of several lanes at the receiver. It asks the file for the ranges that it needs, cuts them into pieces, and gives each lane a few of them at
+// laneGroup is one transfer of several lanes at the receiver, which is the puller of a pull; and at a server of files (pullLanes). It asks the file for the ranges that it needs, cuts them into pieces, and gives each lane a few of them at
 // a time, so that a lane that is faster than the others carries more.
 //
 //	opening     the first lane makes the file, and stores the head
@@ -102,12 +115,12 @@ func (b *laneBook) remove(g *laneGroup) {
 //	done        a lane that comes now has nothing to carry
 //	failed      one lane has failed, and all others end with its reason
 type laneGroup struct {
-	book    *laneBook
-	account *hostquota.Account
+	account *hostquota.Account // nil at a puller
 	ref     laneRef
 	lanes   uint8
-	size    int64
+	size    int64 // of a pull it is set before a further lane begins
 	digest  Digest
+	pull    bool
 	piece   int64 // bytes of a piece, half of the buffers of the first lane
 	steps   atomic.Uint64
 	shared  *sharedProgress // nil: none
@@ -179,6 +192,9 @@ type laneGroup struct {
 	done bool
 	// +checklocks:mu
 	failed *failure
+	// at a server of files
+	// +checklocks:mu
+	served servedLanes
 }
 
 // lanePiece is a range of data that one lane carries.
@@ -249,10 +265,13 @@ func (g *laneGroup) join(lane uint8, name string, chunks func() int64) (File, er
 	return &laneFile{g: g, lane: lane, name: name, late: g.done, chunks: chunks}, nil
 }
 
-// fail ends all lanes with the reason of one.
+// fail ends all lanes with the reason of one. The reason may come after its consequences for other lanes.
 func (g *laneGroup) fail(why *failure) {
 	g.mu.Lock()
 	if g.failed != nil || g.done {
+		if g.failed != nil && why.consequence() < g.failed.consequence() {
+			g.failed = why
+		}
 		g.mu.Unlock()
 		return
 	}
@@ -426,6 +445,19 @@ func (l *laneFile) Choose(o Offer) error {
 	return g.file.Choose(o)
 }
 
+// fail ends all lanes with a failure of the file. It does so before this lane sends the failure to the peer, because the peer's repetition on another lane would count as
+// the reason otherwise. After a failure those of the file count no more, because Interrupt makes its methods fail.
+func (l *laneFile) fail(err error) {
+	if l.g.hasFailed() {
+		return
+	}
+	f := asFailure(err)
+	if l.lane > 0 {
+		f = laneFailure(l.lane, l.g.lanes, f)
+	}
+	l.g.fail(f)
+}
+
 // Want implements [Chooser]. It waits until the file wants something of the lane.
 func (l *laneFile) Want() (w Wanted, err error) {
 	if l.late {
@@ -465,6 +497,9 @@ func (l *laneFile) Want() (w Wanted, err error) {
 			return Wanted{Last: true}, nil
 		case g.mayAskLocked():
 			if err := g.moreLocked(); err != nil {
+				g.mu.Unlock()
+				l.fail(classed(CodeStorage, err))
+				g.mu.Lock()
 				return w, err
 			}
 		case len(l.pieces)+l.sums > 0:
@@ -497,6 +532,9 @@ func (l *laneFile) WriteAt(b []byte, offset int64) (int, error) {
 		return 0, err
 	}
 	n, err := l.write(b, offset)
+	if err != nil {
+		l.fail(writeFailure(err, offset+int64(n)))
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.at += int64(n); p.at == p.end {
@@ -533,6 +571,9 @@ func (l *laneFile) Sum(r Range, sum [SumLen]byte) error {
 	g := l.g
 	g.steps.Add(1)
 	err := l.exclusive(func(c Chooser) error { return c.Sum(r, sum) })
+	if err != nil {
+		l.fail(classed(CodeStorage, err))
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.sums--

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -152,6 +153,10 @@ type Puller struct {
 	// those with the size and contents. They do not cross, but the server learns from the ranges that the file asks for which files this side has, and, of files that WishChecksum compares, which
 	// blocks are equal. Pull fails with [CodeUnsupported] if they have other bits. All bytes cross if the server does not let pullers choose.
 	Wishes Wishes
+	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. Several need Choose. The server may grant fewer, or, as servers of
+	// earlier versions do, one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
+	// transfer fails.
+	Lanes int
 	// Timeout bounds the time without progress, after which Pull ends the transfer, and the time until the server accepts; 0: 30 s.
 	Timeout  time.Duration
 	Progress func() Progress // returns an observer for each transfer; nil: none
@@ -162,7 +167,7 @@ type Puller struct {
 // waits for a call of a file's method that blocks even if ctx ends.
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
-	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
+	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Lanes: p.Lanes, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
 	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open,
 		choosesPull: p.Choose && req.Op == RequestFile, pullWishes: p.Wishes}
 	if d.log == nil {
@@ -177,6 +182,8 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 		err = failf(CodeOther, "Puller.Open is nil; it says where files go")
 	case p.Wishes&^(WishUpdate|WishChecksum) != 0:
 		err = failf(CodeUnsupported, "Puller.Wishes is %#x; a puller has WishUpdate and WishChecksum only", uint32(p.Wishes))
+	case p.Lanes > 1 && !d.choosesPull:
+		err = failf(CodeUnsupported, "Puller.Lanes is %d; several lanes need Puller.Choose and the request of a file", p.Lanes)
 	case p.Wishes != 0 && !d.choosesPull:
 		err = failf(CodeUnsupported, "Puller.Wishes is %#x; wishes need Puller.Choose and the request of a file", uint32(p.Wishes))
 	}
@@ -198,33 +205,66 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull, wishes: d.pullWishes}
 	var blocking interruptible
+	lane := d.lane.lane
+	g, ctx, end := d.pullLanes(ctx, &a)
+	var others sync.WaitGroup
+	var s *session
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk}
 	store.make = func(name string) (File, error) {
 		if store.offer != nil {
 			store.offer.Size = m.size
 		}
-		return blocking.keep(d.makeFile(name, m.meta, m.size))
+		if lane > 0 {
+			return blocking.keep(g.joinPull(lane, name, m, s.chunks))
+		}
+		f, err := d.makeFile(name, m.meta, m.size)
+		if g != nil && err == nil && f != nil {
+			f = d.spreadPull(ctx, g, s, m, name, f, &others)
+		}
+		return blocking.keep(f, err)
 	}
 	if a.chooses {
 		store.offer = &Offer{NewHash: d.Hashes.sumHash(a.digest)}
 	}
-	s := newSession(l, m, a, d.Hashes, store.do)
+	s = newSession(l, m, a, d.Hashes, store.do)
 	s.timeout, s.steps = d.timeout, store.steps
-	if d.Progress != nil {
+	switch {
+	case g != nil:
+		s.progress = g.shared.observer(lane)
+	case d.Progress != nil:
 		s.progress = d.Progress()
+	}
+	if lane > 0 {
+		s.spread = func(int64) {}
 	}
 	err := d.postRest(s)
 	if err == nil {
 		s.begin(d.result, false)
 		d.result, err = s.run(ctx)
 	}
+	if g != nil {
+		g.end(lane, d.result.Chunks, err)
+	}
+	end(pullEnd(err))
 	blocking.interrupt()
 	s.close(ctx)
+	if others.Wait(); g != nil && lane == 0 && g.innerFile() != nil {
+		g.result(&d.result, err)
+		err = g.reason(err)
+	}
 	if derr := store.discard(); derr != nil {
 		err = errors.Join(err, fmt.Errorf("remove the incomplete file: %w", derr))
 	}
 	d.watcher = s.observer()
 	return err
+}
+
+// pullEnd returns the reason for which the first lane of a pull that has ended with err ends the others.
+func pullEnd(err error) error {
+	if err == nil {
+		return failf(CodeCanceled, "the transfer is complete")
+	}
+	return asFailure(err)
 }
 
 // puller receives the file of its request: it sends the request, learns name, size and metadata, and is the server of the fast protocol then.
@@ -388,6 +428,8 @@ type pulled struct {
 	open   func(FileRequest) (Source, io.Closer, error)
 	reader reader
 	closer io.Closer // of the source; nil: nothing to close
+	// spread is called with the source that is opened, of the first of several lanes; nil: it is not
+	spread func(*Source)
 }
 
 func (p *pulled) do(a action) event {
@@ -410,6 +452,9 @@ func (p *pulled) do(a action) event {
 		return event{kind: evOpened, err: classed(CodeSource, err)}
 	}
 	src.Choice = choiceOfPuller(&src)
+	if p.spread != nil {
+		p.spread(&src)
+	}
 	p.m.src, p.reader.src = src, src
 	return event{kind: evOpened}
 }
@@ -434,33 +479,57 @@ func (p *pulled) close() error {
 // serveFile accepts the request of a puller and carries the transfer out with the objects of l. It returns when l is not in use any more.
 func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, a agreement, why string, res *Result) (watcher Progress, err error) {
 	m := &pullServer{fastClient: newFastClient(a, "", nil)}
+	g, lane := a.lanes.group, a.lanes.ref.lane
 	opening, end := context.WithCancel(ctx)
 	defer end()
+	var s *session
 	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true, sum: h.Hashes.sumHash(a.digest)},
 		open: func(r FileRequest) (Source, io.Closer, error) {
 			if err := p.named(); err != nil {
 				return Source{}, nil, err
 			}
+			if lane > 0 {
+				return g.openServed(lane, r)
+			}
 			return h.Files(opening, req.RemoteAddr(), r)
 		}}
-	s := newSession(l, m, a, h.Hashes, work.do)
+	if g != nil && lane == 0 {
+		work.spread = func(src *Source) {
+			if n := g.spreadServed(m.parts.r, src); n > 1 {
+				s.setLanes(n)
+			}
+		}
+	}
+	s = newSession(l, m, a, h.Hashes, work.do)
 	s.timeout, s.opening = h.timeout, openTimeout
-	if a.chooses {
+	if a.chooses && lane == 0 { // which ends the others
 		s.working = max(longestWork, h.timeout)
 	}
-	if h.Trace != nil {
+	if h.Trace != nil && lane == 0 {
 		s.trace = h.Trace()
 	}
-	if h.Progress != nil {
+	switch {
+	case g != nil:
+		s.progress = g.shared.observer(lane)
+	case h.Progress != nil:
 		s.progress = h.Progress()
+	}
+	if lane > 0 {
+		s.spread = func(int64) {}
 	}
 	if err = h.connect(ctx, req, s); err == nil {
 		h.trail.Record(audit.Accepted, "pull", hostOf(req), agreementAttrs("", req.RemoteAddr(), &a, why)...)
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
 	}
+	if g != nil {
+		g.endServed(lane, m.fastClient, res.Chunks, err)
+	}
 	end() // because close waits for the worker, and so for Files
 	s.close(ctx)
+	if g != nil && lane == 0 {
+		err = g.joinServed(res, err)
+	}
 	if cerr := work.close(); cerr != nil {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "source not closed", slog.String("file", res.Name), slog.Any("err", cerr))
 	}

@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/verbstest/memdev"
@@ -191,6 +192,8 @@ func TestPullWishesRefused(t *testing.T) {
 		{Puller{Choose: true, Wishes: WishDelete}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
 		{Puller{Choose: true, Wishes: WishDryRun | WishUpdate}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
 		{Puller{Wishes: WishUpdate}, RequestFile, "wishes need Puller.Choose"},
+		{Puller{Lanes: 2}, RequestFile, "several lanes need Puller.Choose"},
+		{Puller{Choose: true, Lanes: 2}, RequestList, "several lanes need Puller.Choose"},
 		{Puller{Choose: true, Wishes: WishChecksum}, RequestList, "wishes need Puller.Choose"},
 	} {
 		c.p.Open = func(string, Meta, int64) (File, error) { return nil, CodeStorage }
@@ -364,7 +367,7 @@ func TestPullFailsInSums(t *testing.T) {
 	})
 }
 
-// A puller sends the same request as earlier versions if it does not let its file choose, or asks for a list. A server grants no lanes to pulls.
+// A puller sends the same request as earlier versions if it does not let its file choose, or asks for a list. A server grants lanes to pulls only if the puller chooses.
 func TestPullOffers(t *testing.T) {
 	private := func(p Puller, op RequestOp) []byte {
 		raw := newRaw(t, false)
@@ -397,10 +400,17 @@ func TestPullOffers(t *testing.T) {
 	if got := private(Puller{Choose: true}, RequestFile); !bytes.Equal(got, before) {
 		t.Errorf("% x, want % x", got, before)
 	}
-	h := &host{Receiver: &Receiver{Files: served(Source{}), MaxLanes: 8}, attr: verbs.DeviceAttr{MaxPrivateData: 512}}
-	a := agreement{protocol: Fast, chooses: true, pull: true, size: -1}
-	if h.grantLanes(nil, &hello{pull: true, choice: true, lanes: 8}, &a); a.lanes.n != 0 {
-		t.Errorf("a pull gets %d lanes", a.lanes.n)
+	before[37] = 3
+	if got := private(Puller{Choose: true, Lanes: 3}, RequestFile); !bytes.Equal(got, before) {
+		t.Errorf("% x, want % x", got, before)
+	}
+	h := &host{Receiver: &Receiver{Files: served(Source{}), MaxLanes: 8}, attr: verbs.DeviceAttr{MaxPrivateData: 512}, lanes: newLaneBook(64)}
+	account := hostquota.NewBook(hostquota.Limits{}).Account(hostNumber(1))
+	for chooses, want := range map[bool]uint8{false: 0, true: 5} {
+		a := agreement{protocol: Fast, chooses: chooses, pull: true, size: -1}
+		if h.grantLanes(account, &hello{pull: true, choice: chooses, lanes: 5}, &a); a.lanes.n != want {
+			t.Errorf("the puller chooses: %t: a pull gets %d lanes", chooses, a.lanes.n)
+		}
 	}
 }
 

@@ -43,6 +43,8 @@ func into(t testing.TB, opt DirOptions) (Puller, string) {
 }
 
 // A pull stores what a send would, whatever the size and the length of the path.
+//
+// parity: X04
 func TestPull(t *testing.T) {
 	const chunk = 8 << 10
 	files := shelf{strings.Repeat("x/", 400) + "deep": noise(10), "a": nil}

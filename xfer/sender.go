@@ -90,6 +90,7 @@ type delivery struct {
 	choosesPull bool
 	pullWishes  Wishes // of this side, for its file of a pull
 
+	group *laneGroup // of the pull, for a further lane; nil otherwise
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one
 	lanes *sentLanes // of the transfer; nil: it has one lane
 	// The receiver has asked for ranges of data on this connection.

@@ -39,11 +39,11 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		return res, h.refuseTransfer(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
-	res.Lanes = int(a.lanes.n)
 	var watcher Progress
-	if res.Pulled = a.pull; a.pull {
+	if res.Pulled = a.pull; a.pull { // the number of its lanes depends on the file
 		watcher, err = h.serveFile(ctx, req, p, l, a, why, &res)
 	} else {
+		res.Lanes = int(a.lanes.n)
 		watcher, err = h.receiveWith(ctx, req, p, l, region, a, why, &res)
 	}
 	closeResources(l, h.log)
@@ -234,6 +234,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 		g.end(a.lanes.ref.lane, res.Chunks, err)
 		if a.lanes.ref.lane == 0 {
 			g.result(res, err)
+			err = g.reason(err)
 		}
 	}
 	stop()

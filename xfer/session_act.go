@@ -89,6 +89,13 @@ func (s *session) begin(r Result, now bool) {
 	}
 }
 
+// setLanes makes the session that of the first lane of so many. A worker calls it when it opens the file of a pull, of which the size is not known before.
+func (s *session) setLanes(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.result.Lanes, s.spread = n, func(int64) {}
+}
+
 // observer returns the observer if its Start was called.
 func (s *session) observer() Progress {
 	s.mu.Lock()

@@ -23,6 +23,7 @@ func (p pieces) Read(b []byte) (int, error) {
 	return p.r.Read(b[:min(len(b), p.n.IntN(30000))]) // 0 bytes now and then
 }
 
+// parity: X04
 func TestStreams(t *testing.T) {
 	ctx := testContext(t)
 	dev := device(t, iwarp.Config{})

@@ -205,7 +205,7 @@ func (d *Dir) file(p, name, asked string, info fs.FileInfo) (src xfer.Source, cl
 	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() || !os.SameFile(info, resolved) { // the path may have changed
 		return src, f, failf(xfer.CodeSource, "%q is no regular file at the server any more", asked)
 	}
-	return xfer.Source{Name: name, Data: withoutPath{f}, Size: info.Size(), Meta: xfer.Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}, Choice: &xfer.Choice{}}, f, nil
+	return xfer.Source{Name: name, Data: withoutPath{f}, Size: info.Size(), Meta: xfer.Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}, Choice: &xfer.Choice{}, Concurrent: true}, f, nil
 }
 
 // withoutPath is a file of which the errors do not name the server's path.

@@ -30,6 +30,8 @@ func manySmall(t *testing.T, files int) (from string) {
 }
 
 // Files of a tree that are smaller than a buffer arrive as others do, with their modes and times, whatever the sizes of the buffers.
+//
+// parity: X03
 func TestSmallFiles(t *testing.T) {
 	from := manySmall(t, 1000)
 	for _, chunk := range []int{4 << 10, 64 << 10, 1 << 20} {

@@ -87,7 +87,9 @@ func TestLikeRsync(t *testing.T) {
 }
 
 // init turns the process into a side of a transfer before any test can run.
-func init() { testproc.Main(map[string]func([]string) error{"victim": victim}) }
+func init() {
+	testproc.Main(map[string]func([]string) error{"victim": victim, "served": servedVictim, "puller": pullVictim})
+}
 
 // victim is one side of a transfer that kills itself at a step, 0: never. Its arguments are the side, the step, the directory, for a receiver another trouble than to
 // be killed, and for a sender the wishes and the address.

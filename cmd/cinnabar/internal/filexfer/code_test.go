@@ -39,6 +39,8 @@ func otherCode(code string) string {
 }
 
 // A file and a directory cross with a code and nothing else.
+//
+// parity: X05
 func TestCode(t *testing.T) {
 	path := randomFiles(t, 3_000_000)[0]
 	for _, typed := range []bool{false, true} {
@@ -60,6 +62,8 @@ func TestCode(t *testing.T) {
 }
 
 // A wrong code ends both sides, and nothing is stored.
+//
+// parity: X05
 func TestWrongCode(t *testing.T) {
 	sender, addr, code := startCode(t, randomFiles(t, 1000)[0])
 	dir := t.TempDir()

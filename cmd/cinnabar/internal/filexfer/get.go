@@ -28,6 +28,7 @@ type pullOptions struct {
 	recursive  bool
 	update     bool
 	checksum   bool
+	lanes      int
 	storage    tree.DirOptions
 
 	puller xfer.Puller      // the above, parsed
@@ -48,6 +49,10 @@ recv: it gets its name when it is complete and its digest was compared.
 
 If a pull is cut, also by ^C, the same get goes on where it stopped, within the
 time of --keep-for. Both sides compare the sums of the received part first.
+
+With --lanes N it spreads a file or a directory over N connections at most, of which
+the server grants some (serve-files --max-lanes). This helps where one connection
+does not fill the network; within one machine it gains little.
 
 --update and --checksum pull only files that differ from those that are here, and
 replace these. The server learns which files of its list are here, and with
@@ -75,6 +80,7 @@ right.`,
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "pull directories with their contents")
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
+	f.IntVar(&o.lanes, "lanes", 1, "connections over which a file or a directory is spread, at most; 1 to 64")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.update, "update", false, "leave out files of which there is one here with the same size and time; implies --overwrite")
 	f.BoolVar(&o.checksum, "checksum", false, "leave out files of which there is one here with the same size and contents; implies --overwrite")
@@ -92,7 +98,7 @@ right.`,
 
 // NewList returns the command ls.
 func NewList(s cli.Streams) *cobra.Command {
-	o := &pullOptions{digestText: string(xfer.SHA256)}
+	o := &pullOptions{digestText: string(xfer.SHA256), lanes: 1}
 	cmd := &cobra.Command{
 		Use:   "ls HOST[:PORT] [PATH]",
 		Short: "List a directory of cinnabar serve-files",
@@ -130,10 +136,13 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	if err := checkKeepFor(o.storage.KeepFor); err != nil {
 		return err
 	}
+	if o.lanes < 1 || o.lanes > xfer.MaxLanes {
+		return cli.Usagef("invalid --lanes %d: 1 to %d", o.lanes, xfer.MaxLanes)
+	}
 	if o.update && o.storage.IgnoreMeta {
 		return cli.Usagef("--no-preserve was given with --update, which compares times: without those of the server's files they differ each time")
 	}
-	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes(), Wishes: wishesOf(o.update, o.checksum)}
+	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes(), Lanes: o.lanes, Wishes: wishesOf(o.update, o.checksum)}
 	o.storage.Overwrite = o.storage.Overwrite || o.puller.Wishes != 0
 	if o.puller.Digest, err = cli.ParseName("--digest", o.digestText, xfer.SHA256, digestBLAKE3, xfer.NoDigest); err != nil {
 		return err

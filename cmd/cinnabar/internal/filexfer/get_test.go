@@ -60,6 +60,7 @@ func filesBelow(t *testing.T, dir string) (list []string) {
 	return list
 }
 
+// parity: X04
 func TestGet(t *testing.T) {
 	server, addr := startServer(t, shared(t))
 	in := t.TempDir()
@@ -113,6 +114,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// parity: X04
 func TestServeWrites(t *testing.T) {
 	dir := shared(t)
 	_, addr := startServer(t, dir, "--write", "--allow-dotfiles")
@@ -133,6 +135,7 @@ func TestServeWrites(t *testing.T) {
 	}
 }
 
+// parity: X04
 func TestList(t *testing.T) {
 	dir := shared(t)
 	if err := os.WriteFile(filepath.Join(dir, "esc\x1b[2J"), nil, 0o600); err != nil {
@@ -221,14 +224,20 @@ func TestGetResumes(t *testing.T) {
 		end     func(*testproc.Process) int
 		code    int
 		changes bool   // the server's first file changes meanwhile
-		keep    string // a further option
+		keep    string // further options
 	}{
 		"killed":         {[]string{"big"}, "big", killed, -1, false, "--keep-for=24h"},
 		"interrupted":    {[]string{"big"}, "big", interrupted, cli.ExitSignal + int(syscall.SIGINT), false, "--keep-for=24h"},
 		"other contents": {[]string{"big"}, "big", killed, -1, true, "--keep-for=24h"},
 		"directory":      {[]string{"d/a", "d/b", "d/c", "d/d"}, "d", interrupted, cli.ExitSignal + int(syscall.SIGINT), true, "--keep-partial"},
+		// Each of two lanes has four pieces of 2 MiB, which may be gaps in as many blocks of 4 MiB when get is ended, so more bytes must have come.
+		"lanes, killed":           {[]string{"big"}, "big", killed, -1, true, "--lanes=2"},
+		"lanes, interrupted":      {[]string{"big"}, "big", interrupted, cli.ExitSignal + int(syscall.SIGINT), true, "--lanes=2"},
+		"directory, lanes":        {[]string{"d/a", "d/b", "d/c", "d/d"}, "d", killed, -1, true, "--lanes=3"},
+		"checksum, lanes, killed": {[]string{"big"}, "big", killed, -1, true, "--lanes=2 --checksum"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of the time passes in waiting for --limit
 			public, in := t.TempDir(), t.TempDir()
 			want := bytes.Clone(data)
 			part := size / len(c.files)
@@ -243,17 +252,25 @@ func TestGetResumes(t *testing.T) {
 			write()
 			_, addr := startServer(t, public)
 			get := func(addr string, more ...string) []string {
-				return append([]string{"get", "-r", "--json", addr, c.path, "--dir", in, c.keep}, more...)
+				return slices.Concat([]string{"get", "-r", "--json", addr, c.path, "--dir", in}, strings.Fields(c.keep), more)
 			}
-			client := clitest.Start(t, get(addr, "--limit", "4MiB/s")...)
-			client.Stdout.Expect(`"event":"progress".*"bytes":(9|\d\d)\d{6},`)
+			rate, come := "4MiB/s", `"event":"progress".*"bytes":(9|\d\d)\d{6},`
+			if strings.Contains(name, "lanes") {
+				rate, come = "8MiB/s", `"event":"progress".*"bytes":[45]\d{7},`
+			}
+			client := clitest.Start(t, get(addr, "--limit", rate)...)
+			client.Stdout.Expect(come)
 			if code, p := clitest.RunProcess(t, get(addr)...); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "is being received right now by another process") || strings.Contains(p.Stderr.String(), "received part") {
 				t.Errorf("a second get of the name: exit code %d: %s", code, p.Stderr)
 			}
 			if code := c.end(client); c.code >= 0 && code != c.code {
 				t.Errorf("exit code %d, want %d: %s", code, c.code, client.Stderr)
 			}
-			if c.code >= 0 && !strings.Contains(client.Stderr.String(), "a received part stays in --dir ("+strings.Replace(c.keep, "=24h", " 24h0m0s", 1)+"): run the same get again") {
+			keeps := "--keep-for 24h0m0s"
+			if c.keep == "--keep-partial" {
+				keeps = c.keep
+			}
+			if c.code >= 0 && !strings.Contains(client.Stderr.String(), "a received part stays in --dir ("+keeps+"): run the same get again") {
 				t.Errorf("it does not say how to go on: %s", client.Stderr)
 			}
 			if c.changes {
@@ -447,6 +464,9 @@ func TestPullArguments(t *testing.T) {
 		{"get 127.0.0.1 a -o - --fsync", "--fsync was given with --output -"},
 		{"get 127.0.0.1 a -o - --keep-for 1h", "--keep-for was given with --output -"},
 		{"get 127.0.0.1 a -o - --update", "--update was given with --output -"},
+		{"get 127.0.0.1 a -o - --lanes 2", "--lanes was given with --output -"},
+		{"get 127.0.0.1 a --lanes 0", "invalid --lanes 0: 1 to 64"},
+		{"get 127.0.0.1 a --lanes 65", "invalid --lanes 65: 1 to 64"},
 		{"get 127.0.0.1 a -o - --checksum", "--checksum was given with --output -"},
 		{"get 127.0.0.1 a --update --no-preserve", "--no-preserve was given with --update"},
 		{"get 127.0.0.1 a --keep-for -1s", "invalid --keep-for -1s"},

@@ -1,6 +1,8 @@
 package filexfer
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,6 +69,56 @@ func TestSendLanesTree(t *testing.T) {
 	server.sameFile(t, big)
 	if got, err := os.ReadFile(filepath.Join(server.dir, "b/c")); err != nil || string(got) != "b/c" {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// Files and directories are pulled by several lanes, with and without tokens and limits. The server grants no more than it may.
+//
+// parity: X07
+func TestGetLanes(t *testing.T) {
+	token := clitest.WriteTemp(t, "token", []byte(identity.NewToken().Reveal()))
+	big := randomFiles(t, 40<<20)[0]
+	public := filepath.Dir(big)
+	if err := errors.Join(os.MkdirAll(filepath.Join(public, "d"), 0o755), os.WriteFile(filepath.Join(public, "d", "a"), []byte("a"), 0o600),
+		os.Link(big, filepath.Join(public, "d", "big")), os.Symlink("a", filepath.Join(public, "d", "link"))); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Base(big)
+	for of, c := range map[string]struct {
+		get, serve []string
+		one        bool // one lane is used
+	}{
+		"plain":                {get: []string{name}},
+		"directory":            {get: []string{"-r", "d"}},
+		"everything":           {get: []string{"-r", ".", "--output", "all", "--digest", "blake3"}},
+		"token":                {get: []string{name, "--token-file", token}, serve: []string{"--token-file", token}},
+		"limit of the server":  {get: []string{name}, serve: []string{"--limit", "40MB/s"}},
+		"fewer at the server":  {get: []string{name}, serve: []string{"--max-lanes", "2", "--max-connections", "9"}},
+		"one at the server":    {get: []string{name}, serve: []string{"--max-lanes", "1"}, one: true},
+		"a server that stores": {get: []string{name}, serve: []string{"--write"}},
+		"a small file":         {get: []string{"d/a"}, one: true},
+	} {
+		t.Run(of, func(t *testing.T) {
+			_, addr := startServer(t, public, c.serve...)
+			in := t.TempDir()
+			code, client := clitest.RunProcess(t, append([]string{"get", addr, "--lanes", "4", "--limit", slowly, "--dir", in}, c.get...)...)
+			if code != 0 || c.one == strings.Contains(client.Stderr.String(), " for each of ") || c.one == sentLanes.MatchString(client.Stdout.String()) {
+				t.Errorf("exit code %d: %s%s", code, client.Stdout, client.Stderr)
+			}
+			for _, f := range filesBelow(t, in) {
+				got, err := os.ReadFile(filepath.Join(in, f))
+				want, werr := os.ReadFile(filepath.Join(public, strings.TrimPrefix(f, "all/")))
+				if filepath.Base(f) == "a" && filepath.Dir(f) == "." {
+					want, werr = os.ReadFile(filepath.Join(public, "d/a"))
+				}
+				if err != nil || werr != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s differs: %v, %v", f, err, werr)
+				}
+			}
+			if n := len(filesBelow(t, in)); n != map[string]int{"directory": 3, "everything": 4}[of]+map[bool]int{true: 1}[of != "directory" && of != "everything"] {
+				t.Errorf("%q are here", filesBelow(t, in))
+			}
+		})
 	}
 }
 

@@ -82,6 +82,8 @@ func sendInput(t *testing.T, in io.Reader, addr string, args ...string) (*exec.C
 }
 
 // Standard input crosses to standard output, and to a file.
+//
+// parity: X04
 func TestPipes(t *testing.T) {
 	path := randomFiles(t, 3_000_000)[0]
 	data, err := os.ReadFile(path)

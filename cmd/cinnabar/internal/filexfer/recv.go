@@ -134,7 +134,11 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 // registerLimits adds the limits of a server to a command.
 func (o *recvOptions) registerLimits(f *pflag.FlagSet) {
 	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
-	f.IntVar(&o.lanes, "max-lanes", 0, "connections of one transfer of send --lanes, each of which counts as one of --max-connections (default 8)")
+	of := "send --lanes"
+	if o.serves {
+		of = "get --lanes, or with --write of send --lanes"
+	}
+	f.IntVar(&o.lanes, "max-lanes", 0, "connections of one transfer of "+of+", each of which counts as one of --max-connections (default 8)")
 	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 }
 

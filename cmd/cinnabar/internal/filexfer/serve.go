@@ -72,7 +72,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 
 // checkWrite refuses options of --write without it.
 func (o *recvOptions) checkWrite(cmd *cobra.Command) error {
-	for _, name := range []string{"overwrite", "fsync", "keep-for", "max-lanes"} {
+	for _, name := range []string{"overwrite", "fsync", "keep-for"} {
 		if !o.write && cmd.Flags().Changed(name) {
 			return cli.Usagef("--%s is for files that senders store, which --write allows", name)
 		}

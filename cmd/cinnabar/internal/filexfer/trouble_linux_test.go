@@ -151,3 +151,87 @@ func TestRecvInTrouble(t *testing.T) {
 		})
 	}
 }
+
+// A get of which the disk is full or read-only, or of which the server is killed, says the reason, and so does the server. The same get goes on where it stopped.
+//
+// parity: X02
+func TestGetInTrouble(t *testing.T) {
+	const size = 40 << 20
+	path := randomFiles(t, size)[0]
+	name := filepath.Base(path)
+	for of, c := range map[string]struct {
+		room           int // bytes of the puller's file system
+		lanes, reason  string
+		readOnly, dies bool
+	}{
+		"full":             {room: 24 << 20, lanes: "1", reason: "no space left on device"},
+		"full, two lanes":  {room: 36 << 20, lanes: "2", reason: "no space left on device"},
+		"read-only":        {room: 2 * size, lanes: "1", reason: "read-only file system", readOnly: true},
+		"the server dies":  {room: 2 * size, lanes: "1", reason: "connection failed", dies: true},
+		"it dies, 2 lanes": {room: 2 * size, lanes: "2", reason: "connection failed", dies: true},
+	} {
+		t.Run(of, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%d", c.room)); err != nil {
+				t.Skipf("this user cannot mount: %v", err)
+			}
+			t.Cleanup(func() {
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			})
+			remount := func(flags uintptr, options string) {
+				t.Helper()
+				if err := unix.Mount("none", dir, "tmpfs", unix.MS_REMOUNT|flags, options); err != nil {
+					t.Fatal(err)
+				}
+			}
+			server, addr := startServer(t, filepath.Dir(path))
+			args := func(more ...string) []string {
+				return append([]string{"get", addr, name, "--json", "--dir", dir}, more...)
+			}
+			if c.readOnly || c.dies {
+				client := clitest.Start(t, args("--lanes", c.lanes, "--limit", "8MiB/s")...)
+				client.Stdout.Expect(`"event":"progress".*"bytes":(2[4-9]|3\d)\d{6},`)
+				if c.readOnly {
+					client.Kill()
+					_ = client.Wait() // it was killed
+					server.Stderr.Expect(`connection failed`)
+					remount(unix.MS_RDONLY, "")
+				} else {
+					server.Kill()
+					_ = server.Wait() // it was killed
+					if code := client.ExitCode(); code != cli.ExitFailure || !strings.Contains(client.Stderr.String(), c.reason) {
+						t.Errorf("exit code %d: %s", code, client.Stderr)
+					}
+					_, addr = startServer(t, filepath.Dir(path))
+				}
+			}
+			if !c.dies {
+				code, client := clitest.RunProcess(t, args("--lanes", c.lanes)...)
+				if code != cli.ExitFailure || !strings.Contains(client.Stderr.String(), c.reason) {
+					t.Errorf("exit code %d, want %q: %s", code, c.reason, client.Stderr)
+				}
+				server.Stderr.Expect(c.reason)
+				if c.readOnly {
+					remount(0, "")
+				} else {
+					remount(0, "size=100m")
+				}
+			}
+			code, again := clitest.RunProcess(t, args()...)
+			var e transferEvent
+			lines := strings.Split(strings.TrimSpace(again.Stdout.String()), "\n")
+			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); code != 0 || err != nil || e.Kept < 4<<20 {
+				t.Errorf("exit code %d, %d bytes were here, %v: %s%s", code, e.Kept, err, again.Stdout, again.Stderr)
+			}
+			got, err := fileSum(filepath.Join(dir, name))
+			if want, werr := fileSum(path); err != nil || werr != nil || got != want {
+				t.Errorf("the file differs: %v, %v", err, werr)
+			}
+			if list := filesBelow(t, dir); len(list) != 1 {
+				t.Errorf("in the directory: %q", list)
+			}
+		})
+	}
+}
