@@ -131,6 +131,29 @@ type storer struct {
 	requests []Range // that are not answered whole
 	answer   []byte  // the beginning of a sum
 	working  atomic.Pointer[Worker]
+	removals *localRemovals // of a puller, whose user has the last word about them; nil: the peer has it
+}
+
+// localRemovals are the removals of a puller's file.
+type localRemovals struct {
+	may   func(path string, directory bool) bool // nil: everything may be removed
+	paths removalPaths
+	n     int
+}
+
+// take asks for each removal whether it may happen, and lets the file spare the others.
+func (l *localRemovals) take(list []Removal, c Chooser) error {
+	for i := range list {
+		path := l.paths.path(&list[i])
+		if path == "" {
+			return failf(CodeOther, "the file would remove %q at depth %d, which is in no directory before it", list[i].Name, list[i].Depth)
+		}
+		if !list[i].Stays && l.may != nil && !l.may(path, list[i].Dir) {
+			c.Spare(l.n)
+		}
+		l.n++
+	}
+	return nil
 }
 
 // steps returns how far the file's work is.
@@ -192,17 +215,36 @@ func (s *storer) open(a *action) error {
 
 // want asks the file for requests.
 func (s *storer) want() event {
-	w, err := s.chooser.Want()
+	w, err := s.nextWanted()
 	if err != nil {
 		return event{kind: evWanted, err: classed(CodeStorage, err)}
 	}
-	for i := range w.Removals {
-		if !w.Removals[i].proper() {
-			return event{kind: evWanted, err: failf(CodeOther, "the receiver's file would remove %q at depth %d", w.Removals[i].Name, w.Removals[i].Depth)}
-		}
-	}
 	s.requests = append(s.requests, w.Ranges...)
 	return event{kind: evWanted, want: w}
+}
+
+// nextWanted asks the file for requests, and again while it has removals only that need no answer of the peer.
+func (s *storer) nextWanted() (Wanted, error) {
+	for {
+		w, err := s.chooser.Want()
+		if err != nil {
+			return w, err
+		}
+		for i := range w.Removals {
+			if !w.Removals[i].proper() {
+				return w, failf(CodeOther, "the receiver's file would remove %q at depth %d", w.Removals[i].Name, w.Removals[i].Depth)
+			}
+		}
+		if s.removals == nil || len(w.Removals) == 0 {
+			return w, nil
+		}
+		if err := s.removals.take(w.Removals, s.chooser); err != nil {
+			return w, err
+		}
+		if w.Removals = nil; len(w.Ranges) > 0 || w.Last {
+			return w, nil
+		}
+	}
 }
 
 // answered takes bytes that answer requests.

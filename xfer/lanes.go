@@ -14,7 +14,7 @@ import (
 // asksLanes returns the number of lanes for which a request asks; 0: it does not ask.
 func (d *delivery) asksLanes() uint8 {
 	c := d.src.Choice
-	if d.choosesPull && d.Lanes > 1 && d.lane.number == 0 {
+	if d.choosesPull && d.Lanes > 1 && d.lane.number == 0 && d.pullWishes&WishDryRun == 0 {
 		return uint8(d.Lanes)
 	}
 	if d.Lanes < 2 || d.lane.number != 0 || c == nil || c.Wishes&WishDryRun != 0 || d.Protocol == Basic || d.src.Stream != nil || d.pull != nil {

@@ -639,7 +639,7 @@ func (l *laneFile) Commit() error {
 func (l *laneFile) Discard() error {
 	g := l.g
 	if l.lane > 0 {
-		if !l.late {
+		if !l.late && !g.hasFailed() {
 			g.fail(failf(CodeCanceled, "lane %d of %d has ended early", int(l.lane)+1, g.lanes))
 		}
 		return nil

@@ -150,9 +150,13 @@ type Puller struct {
 	// learns which ranges the file asks for.
 	Choose bool
 	// Wishes are those of this side's user, for the file; they need Choose: WishUpdate leaves out files of which this side has one with the size and time of the server's, WishChecksum
-	// those with the size and contents. They do not cross, but the server learns from the ranges that the file asks for which files this side has, and, of files that WishChecksum compares, which
-	// blocks are equal. Pull fails with [CodeUnsupported] if they have other bits. All bytes cross if the server does not let pullers choose.
+	// those with the size and contents, WishDelete removes entries of a directory that the server does not have, and with WishDryRun Pull lists these, stores nothing and succeeds. They do not
+	// cross, but the server learns from the ranges that the file asks for which files this side has, and, of files that WishChecksum compares, which blocks are equal. Pull fails with
+	// [CodeUnsupported] if the server does not let pullers choose and the wishes have WishDelete or WishDryRun; without them all bytes cross then.
 	Wishes Wishes
+	// Remove is called for each entry that goes at the end of a pull with WishDelete, as [Choice.Remove] is, but by the goroutine that calls the file's methods. The names in the path are
+	// those of files of this side. nil: everything may be removed.
+	Remove func(path string, directory bool) bool
 	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. Several need Choose. The server may grant fewer, or, as servers of
 	// earlier versions do, one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
 	// transfer fails.
@@ -169,7 +173,7 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Lanes: p.Lanes, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
 	d := &delivery{Sender: s, dev: dev, addr: addr, src: Source{Name: "."}, timeout: or(p.Timeout, defaultTimeout), log: p.Logger, pull: &req, makeFile: p.Open,
-		choosesPull: p.Choose && req.Op == RequestFile, pullWishes: p.Wishes}
+		choosesPull: p.Choose && req.Op == RequestFile, pullWishes: p.Wishes, pullRemove: p.Remove}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -180,8 +184,8 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 	case err != nil:
 	case p.Open == nil:
 		err = failf(CodeOther, "Puller.Open is nil; it says where files go")
-	case p.Wishes&^(WishUpdate|WishChecksum) != 0:
-		err = failf(CodeUnsupported, "Puller.Wishes is %#x; a puller has WishUpdate and WishChecksum only", uint32(p.Wishes))
+	case p.Wishes&^(WishUpdate|WishChecksum|WishDelete|WishDryRun) != 0:
+		err = failf(CodeUnsupported, "Puller.Wishes is %#x, of which some bits are no wishes", uint32(p.Wishes))
 	case p.Lanes > 1 && !d.choosesPull:
 		err = failf(CodeUnsupported, "Puller.Lanes is %d; several lanes need Puller.Choose and the request of a file", p.Lanes)
 	case p.Wishes != 0 && !d.choosesPull:
@@ -203,13 +207,17 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 
 // pullWith carries the transfer out on the connection of l.
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
+	if !a.chooses && d.pullWishes&(WishDelete|WishDryRun) != 0 {
+		l.disconnect(ctx, disconnectLimit)
+		return failf(CodeUnsupported, "the server sends whole files and trees only, so that this side cannot choose from them, and removes nothing")
+	}
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull, wishes: d.pullWishes}
 	var blocking interruptible
 	lane := d.lane.lane
 	g, ctx, end := d.pullLanes(ctx, &a)
 	var others sync.WaitGroup
 	var s *session
-	store := &storer{buf: l.data.Bytes(), chunk: a.chunk}
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, removals: &localRemovals{may: d.pullRemove}}
 	store.make = func(name string) (File, error) {
 		if store.offer != nil {
 			store.offer.Size = m.size
@@ -294,6 +302,9 @@ func (p *puller) step(ev event, acts []action) []action {
 	case p.state == fastAwaitsOpen && ev.kind == evReceived:
 		p.out.reset()
 		return p.answered(ev, acts)
+	case ev.kind == evWanted && ev.err == nil && ev.want.Last && p.wishes&WishDryRun != 0:
+		p.out.reset()
+		return p.end(p.send(acts, failedMessage(failf(CodeCanceled, "the puller has asked for the list of removals only"))), nil)
 	default:
 		return p.fastServer.step(ev, acts)
 	}

@@ -189,8 +189,8 @@ func TestPullWishesRefused(t *testing.T) {
 		op   RequestOp
 		text string
 	}{
-		{Puller{Choose: true, Wishes: WishDelete}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
-		{Puller{Choose: true, Wishes: WishDryRun | WishUpdate}, RequestFile, "a puller has WishUpdate and WishChecksum only"},
+		{Puller{Choose: true, Wishes: 1 << 4}, RequestFile, "of which some bits are no wishes"},
+		{Puller{Wishes: WishDelete}, RequestFile, "wishes need Puller.Choose"},
 		{Puller{Wishes: WishUpdate}, RequestFile, "wishes need Puller.Choose"},
 		{Puller{Lanes: 2}, RequestFile, "several lanes need Puller.Choose"},
 		{Puller{Choose: true, Lanes: 2}, RequestList, "several lanes need Puller.Choose"},
@@ -447,6 +447,26 @@ func TestPullFromEarlierServer(t *testing.T) {
 	}
 	if b := must(os.ReadFile(filepath.Join(path, "f")))(t); !bytes.Equal(b, data) {
 		t.Errorf("the file has %d bytes that differ", len(b))
+	}
+}
+
+// A server of an earlier version cannot be asked for a list of removals, and the pull of one fails before a byte crosses.
+func TestPullDeleteFromEarlierServer(t *testing.T) {
+	raw := newRaw(t, false)
+	raw.private = appendAnswer(nil, answer{protocol: Fast, digest: SHA256, chunk: minChunk, buffers: 2})
+	addr, accepted := raw.accept(loopback)
+	p, path := into(t, DirOptions{Overwrite: true})
+	p.Choose, p.Wishes = true, WishDelete
+	done := make(chan error, 1)
+	dev, ctx := device(t, iwarp.Config{}), testContext(t)
+	go func() {
+		_, err := p.Pull(ctx, dev, addr, FileRequest{RequestFile, "f"})
+		done <- err
+	}()
+	(<-accepted).ends()
+	wantCode(t, <-done, CodeUnsupported, false, "the server sends whole files and trees only")
+	if got := entries(t, path); len(got) > 0 {
+		t.Errorf("the directory has %q", got)
 	}
 }
 

@@ -89,6 +89,7 @@ type delivery struct {
 	// This side offers that its file, of a pull, chooses the ranges that cross.
 	choosesPull bool
 	pullWishes  Wishes // of this side, for its file of a pull
+	pullRemove  func(path string, directory bool) bool
 
 	group *laneGroup // of the pull, for a further lane; nil otherwise
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one

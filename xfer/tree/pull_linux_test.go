@@ -6,15 +6,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"cinnabar/internal/testproc"
 	"cinnabar/verbs"
@@ -131,32 +130,71 @@ func pullVictim(args []string) error {
 	return err
 }
 
-// rewrite gives some files of a tree other data of the same size, and a new time.
-func rewrite(t *testing.T, r *rand.Rand, path string) {
-	t.Helper()
-	check(t, filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || r.IntN(3) > 0 {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		b := make([]byte, min(info.Size(), 1<<20))
-		for i := range b {
-			b[i] = byte(r.Uint32())
-		}
-		if err := os.Chmod(p, 0o600); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(p, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteAt(b, (info.Size()-int64(len(b)))/2)
-		when := info.ModTime().Add(time.Second)
-		return errors.Join(err, f.Close(), os.Chmod(p, info.Mode().Perm()), os.Chtimes(p, when, when))
-	}))
+// A pull removes what the server does not have, unless the puller's user wants to keep it, and a dry run removes and stores nothing. The server has no part in it.
+//
+// parity: X02
+func TestPullDelete(t *testing.T) {
+	dev := must(iwarp.Open(iwarp.Config{}))(t)
+	defer func() { check(t, dev.Close()) }()
+	l := must(verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0")))(t)
+	defer func() { check(t, l.Close()) }()
+	from := filepath.Join(t.TempDir(), "photos")
+	check(t, os.MkdirAll(filepath.Join(from, "a"), 0o755))
+	check(t, os.WriteFile(filepath.Join(from, "a", "new"), []byte("new"), 0o600))
+	d, to := openDir(t, keeping())
+	for _, name := range []string{"photos/a/old", "photos/gone/x", "photos/kept"} {
+		check(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755))
+		check(t, os.WriteFile(filepath.Join(to, name), nil, 0o600))
+	}
+	var listed []string
+	pull := func(wishes xfer.Wishes, open func(string, xfer.Meta, int64) (xfer.File, error)) (error, error) {
+		listed = nil
+		r := xfer.Receiver{Open: d.Open, Files: func(ctx context.Context, _ netip.AddrPort, _ xfer.FileRequest) (xfer.Source, io.Closer, error) {
+			t, err := ScanDir(ctx, from, ScanOptions{Preserve: true})
+			if err != nil {
+				return xfer.Source{}, nil, err
+			}
+			src := t.Source()
+			src.Choice.Remove = func(string, bool) bool { panic("the server is asked") }
+			return src, t, nil
+		}}
+		served := make(chan error, 1)
+		go func() {
+			_, err := r.ServeOne(testContext(t), l)
+			served <- err
+		}()
+		p := xfer.Puller{Open: open, Choose: true, Wishes: wishes, Remove: func(path string, dir bool) bool {
+			listed = append(listed, fmt.Sprint(path, " ", dir))
+			return path != "kept"
+		}}
+		_, err := p.Pull(testContext(t), dev, l.Addr(), xfer.FileRequest{Op: xfer.RequestFile, Path: "photos"})
+		return err, <-served
+	}
+	want := []string{"a/old false", "gone true", "gone/x false", "kept false"}
+	before := snapshot(t, to, true)
+	err, serr := pull(xfer.WishDelete|xfer.WishDryRun, d.Open)
+	check(t, err)
+	wantError(t, serr, xfer.CodeCanceled, "the puller has asked for the list of removals only")
+	if slices.Sort(listed); !slices.Equal(listed, want) || compare(before, snapshot(t, to, true), "") != "" {
+		t.Errorf("the dry run lists %q; the directory has %v", listed, snapshot(t, to, true))
+	}
+	err, serr = pull(xfer.WishDelete, d.Open)
+	check(t, errors.Join(err, serr))
+	if slices.Sort(listed); !slices.Equal(listed, want) {
+		t.Errorf("the pull lists %q", listed)
+	}
+	var left []string
+	for name := range snapshot(t, to, false) {
+		left = append(left, name)
+	}
+	if slices.Sort(left); !slices.Equal(left, []string{".", "photos", "photos/a", "photos/a/new", "photos/kept"}) {
+		t.Errorf("in the directory: %q", left)
+	}
+	opt := keeping()
+	opt.AllowDelete = false
+	other, _ := openDir(t, opt)
+	err, _ = pull(xfer.WishDelete, other.Open)
+	wantError(t, err, xfer.CodeUnsupported, "removes nothing")
 }
 
 // Random trees are pulled, with one lane or several, although the puller or the server is killed again and again: each further pull goes on, and the result is that of rsync.
@@ -177,10 +215,10 @@ func TestKilledPulls(t *testing.T) {
 		}
 		for round := range 2 {
 			if round > 0 {
-				rewrite(t, r, from)
+				mutate(t, r, from)
 			}
-			wishes := []xfer.Wishes{0, xfer.WishUpdate, xfer.WishChecksum}[r.IntN(3)]
-			rsync(t, from, ref)
+			wishes := []xfer.Wishes{0, xfer.WishUpdate, xfer.WishChecksum}[r.IntN(3)] | xfer.WishDelete
+			rsync(t, from, ref, "--delete")
 			for try := 0; ; try++ {
 				side := r.IntN(3)
 				if try == 6 {

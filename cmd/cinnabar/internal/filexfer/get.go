@@ -26,8 +26,8 @@ type pullOptions struct {
 	digestText string
 	dir, out   string
 	recursive  bool
-	update     bool
-	checksum   bool
+	sync       syncOptions
+	dryRun     bool
 	lanes      int
 	storage    tree.DirOptions
 
@@ -58,6 +58,10 @@ does not fill the network; within one machine it gains little.
 replace these. The server learns which files of its list are here, and with
 --checksum also which blocks of files of the same size are equal.
 
+--delete removes entries of a directory here that the server does not serve, at the
+end, after their list was printed; --delete --dry-run prints the list only. Entries
+whose names begin with a dot stay without --allow-dotfiles.
+
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
 leave as they come: only exit code 0 says that all came and that the digest is
@@ -82,8 +86,10 @@ right.`,
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.IntVar(&o.lanes, "lanes", 1, "connections over which a file or a directory is spread, at most; 1 to 64")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
-	f.BoolVar(&o.update, "update", false, "leave out files of which there is one here with the same size and time; implies --overwrite")
-	f.BoolVar(&o.checksum, "checksum", false, "leave out files of which there is one here with the same size and contents; implies --overwrite")
+	f.BoolVar(&o.sync.update, "update", false, "leave out files of which there is one here with the same size and time; implies --overwrite")
+	f.BoolVar(&o.sync.checksum, "checksum", false, "leave out files of which there is one here with the same size and contents; implies --overwrite")
+	f.BoolVar(&o.sync.remove, "delete", false, "remove entries that a directory here has and the server's has not; the list of it is printed first. Implies --overwrite")
+	f.BoolVar(&o.dryRun, "dry-run", false, "with --delete, list the entries that would be removed, and store nothing")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
 	keepFlag(f, &o.storage.KeepFor, "")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of each failed transfer for ever, instead of for --keep-for")
@@ -139,10 +145,22 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	if o.lanes < 1 || o.lanes > xfer.MaxLanes {
 		return cli.Usagef("invalid --lanes %d: 1 to %d", o.lanes, xfer.MaxLanes)
 	}
-	if o.update && o.storage.IgnoreMeta {
+	if o.sync.remove && !o.recursive {
+		return cli.Usagef("--delete is for directories, which --recursive pulls")
+	}
+	if o.dryRun && !o.sync.remove {
+		return cli.Usagef("--dry-run lists the entries that --delete would remove")
+	}
+	if o.sync.update && o.storage.IgnoreMeta {
 		return cli.Usagef("--no-preserve was given with --update, which compares times: without those of the server's files they differ each time")
 	}
-	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes(), Lanes: o.lanes, Wishes: wishesOf(o.update, o.checksum)}
+	o.puller = xfer.Puller{Timeout: o.timeout, Hashes: hashes(), Lanes: o.lanes, Wishes: o.sync.wishes()}
+	if o.storage.AllowDelete = o.sync.remove; o.sync.remove {
+		o.puller.Wishes |= xfer.WishDelete
+	}
+	if o.dryRun {
+		o.puller.Wishes |= xfer.WishDryRun
+	}
 	o.storage.Overwrite = o.storage.Overwrite || o.puller.Wishes != 0
 	if o.puller.Digest, err = cli.ParseName("--digest", o.digestText, xfer.SHA256, digestBLAKE3, xfer.NoDigest); err != nil {
 		return err
@@ -256,10 +274,16 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	defer context.AfterFunc(ctx, limit.stop)()
 	r := newReporter(ctx, getWords, o.json, s)
 	o.puller.Logger = cli.LoggerOf(ctx)
-	o.puller.Progress = func() xfer.Progress { return r.watch() }
+	if !o.dryRun {
+		o.puller.Progress = func() xfer.Progress { return r.watch() }
+	}
 	failed := 0
 	for n, p := range o.paths {
 		stored := "" // name under which the file is stored here
+		o.puller.Remove = func(below string, isDir bool) bool {
+			r.removal(path.Join(stored, below), isDir, o.dryRun)
+			return true
+		}
 		open := limit.files(o.expects(p, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 			stored = name
 			return open(from, name, meta, size)
@@ -280,7 +304,9 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 				err = fmt.Errorf("%w; a received part stays in --dir (%s): run the same get again, and it goes on from that part, unless the server is of an earlier version", err, o.keeps())
 			}
 		}
-		err = errors.Join(err, r.finished(p, res, err))
+		if !o.dryRun {
+			err = errors.Join(err, r.finished(p, res, err))
+		}
 		if err == nil {
 			continue
 		}

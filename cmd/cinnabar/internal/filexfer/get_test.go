@@ -368,6 +368,63 @@ func TestGetSync(t *testing.T) {
 	}
 }
 
+// With --delete a directory is made equal to that of the server, after the list of the entries that go; --dry-run only prints the list. Names with a dot stay unless they are asked for.
+//
+// parity: X02
+func TestGetDelete(t *testing.T) {
+	public, in := t.TempDir(), t.TempDir()
+	write := func(dir string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			at := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(name), 0o640)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(public, "d/a", "d/sub/b")
+	_, addr := startServer(t, public)
+	get := func(code int, more ...string) string {
+		t.Helper()
+		got, p := clitest.RunProcess(t, append([]string{"get", "-r", addr, "d", "--dir", in}, more...)...)
+		if got != code {
+			t.Fatalf("%q: exit code %d, want %d: %s", more, got, code, p.Stderr)
+		}
+		return p.Stdout.String() + p.Stderr.String()
+	}
+	get(0)
+	write(in, "d/old", "d/gone/x", "d/sub/c", "d/.keep", "other")
+	const list = "removes d/gone/\nremoves d/gone/x\nremoves d/old\nremoves d/sub/c\n"
+	all := []string{"d/.keep", "d/a", "d/gone/x", "d/old", "d/sub/b", "d/sub/c", "other"}
+	if out, want := get(0, "--delete", "--dry-run"), strings.ReplaceAll(list, "removes", "would remove"); out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	if out := get(0, "--delete", "--dry-run", "--json", "--lanes", "3"); !strings.Contains(out, `{"event":"removal","path":"d/old","kind":"other"}`) || strings.Contains(out, `"got"`) {
+		t.Errorf("got %q", out)
+	}
+	if got := filesBelow(t, in); !slices.Equal(got, all) {
+		t.Errorf("the dry run leaves %q", got)
+	}
+	if out := get(0, "--delete", "--update"); !strings.HasPrefix(out, list) {
+		t.Errorf("got %q, want %q first", out, list)
+	}
+	if got := filesBelow(t, in); !slices.Equal(got, []string{"d/.keep", "d/a", "d/sub/b", "other"}) {
+		t.Errorf("in the directory: %q", got)
+	}
+	get(0, "--delete", "--allow-dotfiles")
+	if got := filesBelow(t, in); !slices.Equal(got, []string{"d/a", "d/sub/b", "other"}) {
+		t.Errorf("in the directory: %q", got)
+	}
+	write(in, "all/x")
+	code, p := clitest.RunProcess(t, "get", "-r", "--delete", addr, ".", "--output", "all", "--dir", in)
+	if code != 0 || !strings.HasPrefix(p.Stdout.String(), "removes all/x\n") {
+		t.Errorf("exit code %d: %s%s", code, p.Stdout, p.Stderr)
+	}
+	if code, p := clitest.RunProcess(t, "get", "-r", "--delete", addr, "d/a", "--dir", in); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "there is nothing to remove beside the file") {
+		t.Errorf("a plain file: exit code %d: %s", code, p.Stderr)
+	}
+}
+
 // Trees that change at both ends are pulled with --update or --checksum, some after a get that was killed, and equal those of rsync.
 //
 // parity: X02
@@ -468,6 +525,8 @@ func TestPullArguments(t *testing.T) {
 		{"get 127.0.0.1 a --lanes 0", "invalid --lanes 0: 1 to 64"},
 		{"get 127.0.0.1 a --lanes 65", "invalid --lanes 65: 1 to 64"},
 		{"get 127.0.0.1 a -o - --checksum", "--checksum was given with --output -"},
+		{"get 127.0.0.1 a --delete", "--delete is for directories, which --recursive pulls"},
+		{"get -r 127.0.0.1 a --dry-run", "--dry-run lists the entries that --delete would remove"},
 		{"get 127.0.0.1 a --update --no-preserve", "--no-preserve was given with --update"},
 		{"get 127.0.0.1 a --keep-for -1s", "invalid --keep-for -1s"},
 		{"get 127.0.0.1:port: a", "the first argument is the server"},

@@ -13,7 +13,7 @@ import (
 	"cinnabar/xfer/tree"
 )
 
-// syncOptions are the options of send about what the receiver has already.
+// syncOptions are the options of send and get about the files that the receiving side has.
 type syncOptions struct {
 	update, checksum, remove bool
 }
@@ -36,15 +36,12 @@ func (o *syncOptions) checkSync(recursive bool, protocol xfer.Protocol) error {
 	return nil
 }
 
-// wishes returns the wishes of the options.
-func (o *syncOptions) wishes() xfer.Wishes { return wishesOf(o.update, o.checksum) }
-
-// wishesOf returns the wishes of --update and --checksum.
-func wishesOf(update, checksum bool) (w xfer.Wishes) {
-	if update {
+// wishes returns the wishes of --update and --checksum.
+func (o *syncOptions) wishes() (w xfer.Wishes) {
+	if o.update {
 		w |= xfer.WishUpdate
 	}
-	if checksum {
+	if o.checksum {
 		w |= xfer.WishChecksum
 	}
 	return w
