@@ -21,7 +21,7 @@ import (
 	"cinnabar/xfer"
 )
 
-var pullKills = flag.Int("pull-kills", 12, "how many processes TestKilledPulls kills")
+var pullKills = flag.Int("pull-kills", 8, "how many processes TestKilledPulls kills")
 
 // countdown returns a function that kills this process at its call of this number; 0: never.
 func countdown(at int) func() {
