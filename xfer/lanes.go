@@ -421,11 +421,12 @@ func (g *laneGroup) leavesOut(lane uint8) bool {
 
 // joinPull makes the file of a lane of a pull beside the first.
 func (g *laneGroup) joinPull(lane uint8, name string, m *puller, chunks func() int64) (File, error) {
-	f, err := g.join(lane, name, chunks)
-	if err == nil && m.size != g.size { // the lane has joined, so this ends the pull
-		return nil, failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, g.size)
+	if m.size != g.size {
+		why := failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, g.size)
+		g.fail(laneFailure(lane, g.lanes, why)) // the lane has not joined, so its end alone would not end the pull
+		return nil, why
 	}
-	return f, err
+	return g.join(lane, name, chunks)
 }
 
 // reason returns the failure of a transfer of which the first lane has ended with err. That of another lane counts more if err is more likely the consequence of it.
