@@ -126,7 +126,7 @@ func (w *work[In, Out]) Ended() {
 // decode reads the arguments. If they cannot be decoded, it logs that, answers the caller with the code, and returns false.
 func (c *Call[In, Out]) decode() bool {
 	var err error
-	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In, c.s.over())
+	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In, c.s.over(), c.s.req.Owned())
 	if c.s.times != nil {
 		c.s.times.Decoded = time.Now()
 	}

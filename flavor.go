@@ -101,7 +101,14 @@ type procedure struct {
 }
 
 // plans are the plans of a type for messages over the network and over shared memory.
-type plans struct{ network, shared codec.Plan }
+type plans struct {
+	network, shared codec.Plan
+	keeps           bool        // values may have parts of the message in place of copies
+	copied          atomic.Bool // the last message in memory of its own had no such part
+}
+
+// keep reports whether the next large message should be received in memory of its own.
+func (p *plans) keep() bool { return p.keeps && !p.copied.Load() }
 
 // on returns the plan for messages over a network.
 func (p *plans) on(r hg.Route) codec.Plan {
@@ -132,7 +139,8 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	case !p.fixed:
 		p.base = wire.Djb2(name)
 	}
-	p.in, p.out = p.plan("arguments", in), p.plan("results", out)
+	p.plan(&p.in, "arguments", in)
+	p.plan(&p.out, "results", out)
 	p.types = envelope.Types{In: in, Out: out, Codec: p.codec.Name()}
 	if d, ok := p.codec.(envelope.Described); ok {
 		p.types = d.Described()
@@ -140,12 +148,13 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	return p
 }
 
-func (p *procedure) plan(what string, t reflect.Type) plans {
+// plan sets the plans of type t.
+func (p *procedure) plan(to *plans, what string, t reflect.Type) {
 	plan, err := p.codec.Plan(t)
 	if err != nil {
 		panic(fmt.Sprintf("cinnabar: RPC %q: its %s cannot be encoded: %v", p.name, what, err))
 	}
-	return plans{plan, codecplan.OverSharedMemory(plan)}
+	to.network, to.shared, to.keeps = plan, codecplan.OverSharedMemory(plan), codecplan.Keeps(plan)
 }
 
 // id returns the id of the RPC for a provider.
@@ -205,7 +214,8 @@ func (p *procedure) makeInput(k *hg.Call, parent uint64, in any, to hg.Route) ([
 }
 
 // decodeInput reads the payload of a request that has come over by. parent is wire.NoParent if the flavour's header has none.
-func (p *procedure) decodeInput(b []byte, in any, by hg.Route) (parent uint64, err error) {
+// owned says that the memory of b belongs to the request alone, so parts of *in may refer to it.
+func (p *procedure) decodeInput(b []byte, in any, by hg.Route, owned bool) (parent uint64, err error) {
 	parent = wire.NoParent
 	if p.flavor.overMargo() {
 		var ok bool
@@ -213,7 +223,7 @@ func (p *procedure) decodeInput(b []byte, in any, by hg.Route) (parent uint64, e
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 	}
-	return parent, p.decode(p.in.on(by), b, in)
+	return parent, p.decode(&p.in, b, in, by, owned)
 }
 
 // appendOutput appends the payload of a successful response that travels over to.
@@ -225,7 +235,8 @@ func (p *procedure) appendOutput(b []byte, out any, to hg.Route) ([]byte, error)
 }
 
 // decodeOutput reads the payload of a response that has come over by. code is the return code in Margo's header; unless it is 0 there is no result.
-func (p *procedure) decodeOutput(b []byte, out any, by hg.Route) (code codes.Code, err error) {
+// owned is as in decodeInput.
+func (p *procedure) decodeOutput(b []byte, out any, by hg.Route, owned bool) (code codes.Code, err error) {
 	if p.flavor.overMargo() {
 		n, rest, ok := wire.ParseMargoResponse(b)
 		if !ok {
@@ -236,12 +247,21 @@ func (p *procedure) decodeOutput(b []byte, out any, by hg.Route) (code codes.Cod
 		}
 		b = rest
 	}
-	return codes.Code(0), p.decode(p.out.on(by), b, out)
+	return codes.Code(0), p.decode(&p.out, b, out, by, owned)
 }
 
-// decode reads *v with its plan. Bytes behind it are ignored, as in C.
-func (p *procedure) decode(plan codec.Plan, b []byte, v any) error {
-	n, err := plan.Decode(b, v)
+// decode reads *v, which has come over by, with its plan. Bytes behind it are ignored, as in C.
+func (p *procedure) decode(of *plans, b []byte, v any, by hg.Route, owned bool) error {
+	plan := of.on(by)
+	var n int
+	var err error
+	if owned {
+		var kept bool
+		n, kept, err = codecplan.DecodeKept(plan, b, v)
+		of.copied.Store(!kept)
+	} else {
+		n, err = plan.Decode(b, v)
+	}
 	if p.flavor == Thallium && (err != nil || n < len(b)) {
 		if names, ok := typeNames(b); ok {
 			return &codec.Error{

@@ -34,12 +34,12 @@ func TestPayloads(t *testing.T) {
 			t.Errorf("%s: output %s, %v, want %s", test.proc.flavor.name(), got, err, test.want)
 		}
 		for n := range in {
-			if _, err := test.proc.decodeInput(in[:n], new(addIn), hg.OverNetwork); err == nil {
+			if _, err := test.proc.decodeInput(in[:n], new(addIn), hg.OverNetwork, false); err == nil {
 				t.Errorf("%s: %d bytes of input are accepted", test.proc.flavor.name(), n)
 			}
 		}
 		for n := range out {
-			if _, err := test.proc.decodeOutput(out[:n], new(addOut), hg.OverNetwork); err == nil {
+			if _, err := test.proc.decodeOutput(out[:n], new(addOut), hg.OverNetwork, false); err == nil {
 				t.Errorf("%s: %d bytes of output are accepted", test.proc.flavor.name(), n)
 			}
 		}
@@ -50,7 +50,7 @@ func TestPayloads(t *testing.T) {
 // parity(recorded): G38
 func TestRefusalOfC(t *testing.T) {
 	m := NewRPC[addIn, addOut]("nullhandler").proc
-	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut), hg.OverNetwork)
+	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut), hg.OverNetwork, false)
 	if err != nil || code != codes.NoEntry {
 		t.Errorf("%v, %v", code, err)
 	}

@@ -124,7 +124,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 
 // send starts the prepared call.
 func (f *flight[In, Out]) send(peer na.Addr, payload []byte) {
-	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
+	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider, Keep: f.proc.out.keep()}, payload)
 }
 
 // startNamed starts the prepared call on a goroutine of its own, because it resolves a name first.
@@ -243,7 +243,7 @@ func (f *flight[In, Out]) result() (out Out, err error) {
 			err = f.route.fail(err)
 		} else {
 			f.route.expect(&f.x.out, f.k)
-			err = f.route.decode(f.k.Output(), &f.x.out)
+			err = f.route.decode(f.k, &f.x.out)
 		}
 	}
 	if err != nil {
@@ -420,9 +420,9 @@ func (rt *route) expect(out any, k *hg.Call) {
 	}
 }
 
-// decode reads a response into *out.
-func (rt *route) decode(b []byte, out any) error {
-	code, err := rt.proc.decodeOutput(b, out, rt.over)
+// decode reads the response of k into *out.
+func (rt *route) decode(k *hg.Call, out any) error {
+	code, err := rt.proc.decodeOutput(k.Output(), out, rt.over, k.Owned())
 	if err != nil {
 		return rt.fail(err)
 	}
@@ -505,7 +505,7 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 	if times != nil {
 		times.Encoded = time.Now()
 	}
-	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)
+	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider, Keep: rt.proc.out.keep()}, payload)
 	if times != nil {
 		times.Sent = time.Now()
 	}
@@ -523,7 +523,7 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 		return nil
 	}
 	rt.expect(out, k)
-	err = rt.decode(k.Output(), out)
+	err = rt.decode(k, out)
 	if times != nil {
 		times.Decoded = time.Now()
 	}

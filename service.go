@@ -143,6 +143,12 @@ func (h *handlers) Unknown(id hg.ID) codes.Code {
 	return codes.NoEntry
 }
 
+// Keeps implements [hg.Keeper].
+func (h *handlers) Keeps(id hg.ID) bool {
+	svc, known := h.table.Lookup(uint64(id))
+	return known && svc.Value.proc.in.keep()
+}
+
 // logUnknown logs a request for an RPC that is not registered, with the names near it, so that a wrong provider id or flavour shows.
 func (h *handlers) logUnknown(r *hg.Request, code codes.Code) {
 	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {

@@ -266,24 +266,45 @@ func (p *requestPlan[In]) OverSharedMemory() codec.Plan {
 	return &requestPlan[In]{p.spec, codecplan.OverSharedMemory(p.in)}
 }
 
+// Keeps implements [codecplan.KeepingPlan].
+func (p *requestPlan[In]) Keeps() bool { return codecplan.Keeps(p.in) }
+
 // Decode implements [codec.Plan].
 func (p *requestPlan[In]) Decode(b []byte, v any) (int, error) {
+	n, _, err := p.decode(b, v, false)
+	return n, err
+}
+
+// DecodeKept implements [codecplan.KeepingPlan].
+func (p *requestPlan[In]) DecodeKept(b []byte, v any) (int, bool, error) { return p.decode(b, v, true) }
+
+// decode reads a request. If keep is true, the memory of b belongs to the arguments, and kept reports whether they refer to it.
+func (p *requestPlan[In]) decode(b []byte, v any, keep bool) (n int, kept bool, err error) {
 	r := v.(*request[In])
 	head, n, err := parseRequestHead(b)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if r.in.head = head; head.stream != p.spec.stream {
-		return 0, p.spec.otherShape()
+		return 0, false, p.spec.otherShape()
 	}
 	body := b[n:]
 	if head.compressed {
 		if body, err = p.spec.unpack(head.compressor, head.size, body, r.in.Limits); err != nil {
-			return 0, err
+			return 0, false, err
 		}
+		keep = false // because a Compressor of the program may still refer to the memory
 	}
-	if _, err := p.in.Decode(body, &r.In); err != nil {
-		return 0, err
+	kept, err = decodePart(p.in, body, &r.In, keep)
+	return len(b), kept, err
+}
+
+// decodePart reads the value *v behind an envelope.
+func decodePart(p codec.Plan, b []byte, v any, keep bool) (kept bool, err error) {
+	if keep {
+		_, kept, err = codecplan.DecodeKept(p, b, v)
+	} else {
+		_, err = p.Decode(b, v)
 	}
-	return len(b), nil
+	return kept, err
 }

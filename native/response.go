@@ -78,17 +78,31 @@ func (p *responsePlan[Out]) OverSharedMemory() codec.Plan {
 	return &responsePlan[Out]{p.spec, codecplan.OverSharedMemory(p.out)}
 }
 
+// Keeps implements [codecplan.KeepingPlan].
+func (p *responsePlan[Out]) Keeps() bool { return codecplan.Keeps(p.out) }
+
 // Decode implements [codec.Plan].
 func (p *responsePlan[Out]) Decode(b []byte, v any) (int, error) {
+	n, _, err := p.decode(b, v, false)
+	return n, err
+}
+
+// DecodeKept implements [codecplan.KeepingPlan].
+func (p *responsePlan[Out]) DecodeKept(b []byte, v any) (int, bool, error) {
+	return p.decode(b, v, true)
+}
+
+// decode reads a response. If keep is true, the memory of b belongs to the results, and kept reports whether they refer to it.
+func (p *responsePlan[Out]) decode(b []byte, v any, keep bool) (n int, kept bool, err error) {
 	r := v.(*response[Out])
 	h, n, err := parseResponseHead(b)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	r.metadata = h.metadata
 	if h.failure != nil {
 		r.failure = p.spec.received(h.failure, h.metadata)
-		return len(b), nil
+		return len(b), false, nil
 	}
 	body := b[n:]
 	if h.compressed {
@@ -97,11 +111,10 @@ func (p *responsePlan[Out]) Decode(b []byte, v any) (int, error) {
 			name = p.spec.compressor.Name()
 		}
 		if body, err = p.spec.unpack(name, h.size, body, r.limits); err != nil {
-			return 0, err
+			return 0, false, err
 		}
+		keep = false // as for arguments
 	}
-	if _, err := p.out.Decode(body, &r.Out); err != nil {
-		return 0, err
-	}
-	return len(b), nil
+	kept, err = decodePart(p.out, body, &r.Out, keep)
+	return len(b), kept, err
 }

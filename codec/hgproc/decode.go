@@ -9,15 +9,42 @@ import (
 	"cinnabar/internal/codecplan"
 )
 
-// DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
-func (n *node) DecodeValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
-	return n.decode(c, b, v)
+// decoding is the state of decoding one message.
+type decoding struct {
+	c     codec.Codec // for custom types
+	least int         // the fewest bytes of a []byte that refers to the message in place of a copy; 0: all are copied
+	kept  bool        // a []byte refers to the message
 }
 
-// decode reads v, which can be set, from the start of b and returns the rest of b. Custom types get c.
-func (n *node) decode(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+// DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
+func (n *node) DecodeValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	return n.decode(&decoding{c: c}, b, v)
+}
+
+// DecodeKept implements [codecplan.Keeper]. A []byte of at least half of the message refers to it.
+func (n *node) DecodeKept(c codec.Codec, b []byte, v reflect.Value) ([]byte, bool, error) {
+	d := decoding{c: c, least: max(1, len(b)-len(b)/2)}
+	rest, err := n.decode(&d, b, v)
+	return rest, d.kept, err
+}
+
+// Keeps implements [codecplan.Keeper].
+func (n *node) Keeps() bool {
+	if n.op == opByteSlice {
+		return true
+	}
+	for i := range n.fields {
+		if n.fields[i].Keeps() {
+			return true
+		}
+	}
+	return (n.op == opArray || n.op == opSlice) && n.elem.Keeps()
+}
+
+// decode reads v, which can be set, from the start of b and returns the rest of b.
+func (n *node) decode(d *decoding, b []byte, v reflect.Value) ([]byte, error) {
 	if len(b) < n.min {
-		return nil, n.short(c, b, v)
+		return nil, n.short(d, b, v)
 	}
 	switch n.op {
 	case opID:
@@ -28,13 +55,13 @@ func (n *node) decode(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) 
 	case opString, opConst:
 		return decodeString(b, v)
 	case opNullable:
-		return n.decodeNullable(c, b, v)
+		return n.decodeNullable(d, b, v)
 	case opArray:
-		return n.decodeArray(c, b, v)
+		return n.decodeArray(d, b, v)
 	case opStruct:
-		return n.decodeFields(c, b, v)
+		return n.decodeFields(d, b, v)
 	case opCustom:
-		return codecplan.Decode(c, b, v.Addr().Interface())
+		return codecplan.Decode(d.c, b, v.Addr().Interface())
 	default: // a scalar; slices are read by decodeFields, which knows their length
 		n.op.SetScalar(v, b)
 	}
@@ -42,20 +69,20 @@ func (n *node) decode(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) 
 }
 
 // short says where b, which has fewer bytes than n needs, ends. It descends to the field that cannot be read.
-func (n *node) short(c codec.Codec, b []byte, v reflect.Value) error {
+func (n *node) short(d *decoding, b []byte, v reflect.Value) error {
 	var err error
 	switch n.op {
 	case opArray:
-		_, err = n.decodeArray(c, b, v)
+		_, err = n.decodeArray(d, b, v)
 	case opStruct:
-		_, err = n.decodeFields(c, b, v)
+		_, err = n.decodeFields(d, b, v)
 	default: // nothing below
 		err = codecplan.Overflow("%v takes %d bytes, %d remain", n.typ, n.min, len(b))
 	}
 	return err
 }
 
-func (n *node) decodeFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeFields(d *decoding, b []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	for i := range n.fields {
 		f := &n.fields[i]
@@ -64,9 +91,9 @@ func (n *node) decodeFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, e
 		case f.when != nil && !f.when.Holds(v):
 			fv.SetZero()
 		case f.isSlice():
-			b, err = f.decodeSlice(c, b, v, fv)
+			b, err = f.decodeSlice(d, b, v, fv)
 		default:
-			b, err = f.decode(c, b, fv)
+			b, err = f.decode(d, b, fv)
 		}
 		if err != nil {
 			return nil, codecplan.Under(err, f.name)
@@ -75,13 +102,13 @@ func (n *node) decodeFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, e
 	return b, nil
 }
 
-func (n *node) decodeArray(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeArray(d *decoding, b []byte, v reflect.Value) ([]byte, error) {
 	if n.fixed && n.min == 0 {
 		return b, nil
 	}
 	for i := range n.count {
 		var err error
-		if b, err = n.elem.decode(c, b, v.Index(i)); err != nil {
+		if b, err = n.elem.decode(d, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -90,7 +117,7 @@ func (n *node) decodeArray(c codec.Codec, b []byte, v reflect.Value) ([]byte, er
 
 // decodeSlice reads slice field v of struct s. The announced length is checked against the rest of the message before anything
 // is allocated.
-func (f *field) decodeSlice(c codec.Codec, b []byte, s, v reflect.Value) ([]byte, error) {
+func (f *field) decodeSlice(d *decoding, b []byte, s, v reflect.Value) ([]byte, error) {
 	count, b, err := f.length(b, s)
 	if err != nil {
 		return nil, err
@@ -102,17 +129,22 @@ func (f *field) decodeSlice(c codec.Codec, b []byte, s, v reflect.Value) ([]byte
 	v.SetZero() // never into memory that the program may still hold
 	n := int(count)
 	if f.op == opByteSlice {
-		if n > 0 {
+		switch {
+		case n == 0:
+		case d.least > 0 && n >= d.least:
+			v.SetBytes(b[:n:n])
+			d.kept = true
+		default:
 			v.SetBytes(append([]byte(nil), b[:n]...)) // unlike Grow, append clears no memory
 		}
 		return b[n:], nil
 	}
-	return f.decodeElems(c, b, v, n)
+	return f.decodeElems(d, b, v, n)
 }
 
 // decodeElems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so
 // the first allocation is no larger than the rest of the message and later ones follow the elements that were really read.
-func (f *field) decodeElems(c codec.Codec, b []byte, v reflect.Value, count int) ([]byte, error) {
+func (f *field) decodeElems(d *decoding, b []byte, v reflect.Value, count int) ([]byte, error) {
 	size := max(1, int(f.elem.typ.Size()))
 	v.Grow(min(count, 1+len(b)/size))
 	for i := range count {
@@ -121,7 +153,7 @@ func (f *field) decodeElems(c codec.Codec, b []byte, v reflect.Value, count int)
 		}
 		v.SetLen(i + 1)
 		var err error
-		if b, err = f.elem.decode(c, b, v.Index(i)); err != nil {
+		if b, err = f.elem.decode(d, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -129,11 +161,11 @@ func (f *field) decodeElems(c codec.Codec, b []byte, v reflect.Value, count int)
 }
 
 // decodeNullable reads a string through a pointer, which is nil for C's null string.
-func (n *node) decodeNullable(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) decodeNullable(d *decoding, b []byte, v reflect.Value) ([]byte, error) {
 	if binary.LittleEndian.Uint64(b) == 0 {
 		v.SetZero()
 		return b[stringLenSize:], nil
 	}
 	v.Set(reflect.New(n.elem.typ))
-	return n.elem.decode(c, b, v.Elem())
+	return n.elem.decode(d, b, v.Elem())
 }

@@ -63,6 +63,7 @@ func FuzzDecode(f *testing.F) {
 	every, strict := planFor[everything](f), planFor[exact](f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		codectest.CheckRecode[exact, everything](t, strict, every, b)
+		checkKept[everything](t, every, b)
 	})
 }
 

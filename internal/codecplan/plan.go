@@ -60,6 +60,64 @@ func (p *plan) Decode(b []byte, v any) (int, error) {
 	return len(b) - len(rest), nil
 }
 
+// Keeper is a [Root] that may store parts of the message itself in a value, in place of copies.
+type Keeper interface {
+	Root
+	// Keeps reports whether values have parts that may be stored in this way.
+	Keeps() bool
+	// DecodeKept is DecodeValue for a message whose memory belongs to the value from now on. kept reports whether the value refers to that memory.
+	DecodeKept(c codec.Codec, b []byte, v reflect.Value) (rest []byte, kept bool, err error)
+}
+
+// KeepingPlan is a plan that may store parts of the message itself in a value. A plan from [Make] implements it, and an [Outer] may.
+type KeepingPlan interface {
+	codec.Plan
+	// Keeps reports whether values have parts that may be stored in this way.
+	Keeps() bool
+	// DecodeKept is Decode for a message whose memory belongs to the value from now on: nothing else writes to it or uses it again. kept reports
+	// whether the value refers to that memory. The value then keeps all of b from the garbage collector, and at least half of b is a part of the value.
+	DecodeKept(b []byte, v any) (n int, kept bool, err error)
+}
+
+// Keeps reports whether p may store parts of a message in values.
+func Keeps(p codec.Plan) bool {
+	k, ok := p.(KeepingPlan)
+	return ok && k.Keeps()
+}
+
+// DecodeKept is [KeepingPlan.DecodeKept] of p, or Decode if p is no KeepingPlan.
+func DecodeKept(p codec.Plan, b []byte, v any) (n int, kept bool, err error) {
+	if k, ok := p.(KeepingPlan); ok {
+		return k.DecodeKept(b, v)
+	}
+	n, err = p.Decode(b, v)
+	return n, false, err
+}
+
+// Keeps implements [KeepingPlan].
+func (p *plan) Keeps() bool {
+	k, ok := p.root.(Keeper)
+	return ok && k.Keeps()
+}
+
+// DecodeKept implements [KeepingPlan].
+func (p *plan) DecodeKept(b []byte, v any) (n int, kept bool, err error) {
+	k, ok := p.root.(Keeper)
+	if !ok {
+		n, err = p.Decode(b, v)
+		return n, false, err
+	}
+	rv, err := Value(v, p.ptr)
+	var rest []byte
+	if err == nil {
+		rest, kept, err = k.DecodeKept(p.codec, b, rv)
+	}
+	if err != nil {
+		return 0, kept, Finish(err, p.codec.Name(), codec.OpDecode, p.typ)
+	}
+	return len(b) - len(rest), kept, nil
+}
+
 // OverSharedMemory returns the plan for values of messages that travel over shared memory (HG_PROC_SM): the codec that it passes to the
 // methods of custom types is one for which [IsOverSharedMemory] is true. A plan that neither comes from Make nor is an [Outer] is returned as it is.
 func OverSharedMemory(p codec.Plan) codec.Plan {

@@ -73,6 +73,7 @@ type CallOptions struct {
 	// Proc names the RPC in errors about memory of which the call carried the handle; nil: they have the RPC's id.
 	Proc     Namer
 	Provider uint16
+	Keep     bool // the caller probably keeps the output: a large one is fetched into memory of its own, and Owned returns true
 }
 
 // Namer names an RPC.
@@ -194,6 +195,10 @@ func (k *Call) Err() error { return k.result }
 // Free.
 func (k *Call) Output() []byte { return k.out }
 
+// Owned reports whether the memory of Output belongs to this call alone and is used for nothing else later. Then the program may keep Output,
+// or parts of it, also after Free. The result is valid as long as Output is.
+func (k *Call) Owned() bool { return k.extra.owned }
+
 // Fetched reports whether Output did not fit into a message. Then it counts against the budget of the Class until Free. The result is
 // valid as long as Output is.
 func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
@@ -228,7 +233,7 @@ func (k *Call) recycle() {
 	k.to, k.via, k.notify, k.probe = nil, nil, nil, nil
 	k.extra.in.release()
 	k.extra.mem.release()
-	k.extra.in, k.extra.mem = nil, nil
+	k.extra.in, k.extra.mem, k.extra.owned = nil, nil, false
 	k.out, k.result, k.payload = nil, nil, nil
 	k.failure, k.cancel = nil, nil
 	k.opts = CallOptions{}

@@ -23,6 +23,7 @@ type callExtra struct {
 	timer    *time.Timer
 	pull     *pull    // of the payload of the response
 	mem      *scratch // memory of the pulled payload; nil: it has other memory
+	owned    bool     // see Call.Owned
 	crc      uint32
 	ackBuf   []byte
 	charged  charge
@@ -180,7 +181,7 @@ func (k *Call) pullOutput(payload []byte, crc uint32) {
 		k.sendAck()
 		return
 	}
-	x.crc, x.pull = crc, k.c.newPull("call", k.to, d, &x.charged, (*callPull)(k)) // before take: from then on Cancel uses it
+	x.crc, x.pull = crc, k.c.newPull("call", k.to, d, &x.charged, (*callPull)(k), k.opts.Keep) // before take: from then on Cancel uses it
 	if !k.take(opPull, 1) {
 		k.sendAck()
 		return
@@ -203,7 +204,7 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	if err != nil {
 		k.record(err)
 	} else {
-		k.extra.mem = p.mem
+		k.extra.mem, k.extra.owned = p.mem, p.owned()
 		k.succeed(p.buf)
 	}
 	if err == nil || err.Code != codes.HostUnreach && err.Code != codes.HostFirewall {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -59,6 +60,7 @@ type pull struct {
 	charged *charge // of the owner
 	owner   puller
 
+	keep  bool      // the owner probably keeps the payload: if it is large, its memory is not used for others later
 	buf   []byte    // the bytes that have come and, at the end, the part under way
 	mem   *scratch  // the memory of buf; nil: buf is not scratch memory
 	asked int       // the size of that part
@@ -77,8 +79,8 @@ type pull struct {
 type puller interface{ pulled(p *pull, err *Error) }
 
 // newPull prepares for the pull of the memory of d, which was checked.
-func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *charge, owner puller) *pull {
-	p := &pull{c: c, op: op, from: from, desc: d, charged: charged, owner: owner, step: c.makeTransfer()}
+func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *charge, owner puller, keep bool) *pull {
+	p := &pull{c: c, op: op, from: from, desc: d, charged: charged, owner: owner, keep: keep, step: c.makeTransfer()}
 	p.step.again()
 	p.step.Notify(p)
 	return p
@@ -121,11 +123,14 @@ func (p *pull) grow() *Error {
 		return newError(p.op, p.from, codes.Again, err)
 	}
 	var buf []byte
-	mem := takeScratch(int(size))
+	var mem *scratch
+	if !p.keep || size < total {
+		mem = takeScratch(int(size))
+	}
 	if mem != nil {
 		buf = mem.b[:size]
 	} else {
-		buf = make([]byte, size)
+		buf = hostmem.Uncleared(int(size)) // each byte is written before it is read, because a short part ends the pull
 	}
 	copy(buf, p.buf)
 	p.mem.release()
@@ -191,6 +196,9 @@ func (p *pull) TransferDone(t *Transfer) {
 	}
 	p.next()
 }
+
+// owned reports whether the pulled payload is memory of its own, which nothing else uses later.
+func (p *pull) owned() bool { return p.mem == nil && len(p.buf) >= LargePayload }
 
 // nextPart returns the size to which the memory of a pull from host a grows from have bytes.
 func (c *Class) nextPart(have int64, input bool, a *hostquota.Account) int64 {

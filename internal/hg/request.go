@@ -22,6 +22,14 @@ type Dispatcher interface {
 	Unknown(id ID) codes.Code
 }
 
+// Keeper is a [Dispatcher] that may keep the memory of inputs.
+type Keeper interface {
+	Dispatcher
+	// Keeps reports whether the receiver of the next input of an RPC probably keeps it. A large input is then fetched into memory of its own, and
+	// [Request.Owned] returns true. It must not block.
+	Keeps(id ID) bool
+}
+
 // Request is the target's half of an RPC (hg_handle_t at the server). The [Dispatcher] answers it once, unless it is
 // one-way, and gives it back by Free.
 //
@@ -44,6 +52,7 @@ type Request struct {
 
 	in       []byte   // the result of Input
 	mem      *scratch // the memory of in; nil: in is in buf, or in memory of its own
+	owned    bool     // see Owned
 	buf      []byte   // of requests that fit into a message
 	out      []byte   // the response: room for the transport, headers, payload
 	charged  charge
@@ -86,7 +95,7 @@ func (c *Class) newRequest(from na.Addr, tag uint32, f wire.Request) *Request {
 		r.send.Done = (*requestSend)(r)
 		r.ack.Done = (*requestAck)(r)
 	}
-	r.from, r.tag, r.f, r.probe = from, tag, f, false
+	r.from, r.tag, r.f, r.probe, r.owned = from, tag, f, false, false
 	r.holds.Store(1)
 	c.count.requestsActive.Add(1)
 	holdOrigin(from, 1)
@@ -119,6 +128,10 @@ func (r *Request) Context() uint8 { return r.f.Cookie }
 
 // Input returns the payload of the request. It is valid until Free.
 func (r *Request) Input() []byte { return r.in }
+
+// Owned reports whether the memory of Input belongs to this request alone and is used for nothing else later. Then the program may keep
+// Input, or parts of it, also after Free.
+func (r *Request) Owned() bool { return r.owned }
 
 // Output returns an empty slice of the response, to which the payload can be appended. Its capacity is the room for a payload in one message.
 func (r *Request) Output() []byte {
@@ -177,7 +190,8 @@ func (r *Request) pullInput(payload []byte) {
 		r.reject(newError(opInput, r.from, codes.Again, err))
 		return
 	}
-	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r)).next()
+	keeper, ok := r.c.cfg.Dispatch.(Keeper)
+	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r), ok && keeper.Keeps(r.ID())).next()
 }
 
 // laterError is the error of a request that is refused because its host has its share of pulls under way. Its text is formatted only
@@ -216,7 +230,7 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 		r.reject(err)
 		return
 	}
-	r.in, r.mem = p.buf, p.mem
+	r.in, r.mem, r.owned = p.buf, p.mem, p.owned()
 	if r.OneWay() {
 		r.ackInput()
 	}

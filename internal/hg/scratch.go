@@ -3,6 +3,8 @@ package hg
 import (
 	"math/bits"
 	"sync"
+
+	"cinnabar/internal/hostmem"
 )
 
 // LargePayload is the least size in bytes of a payload in scratch memory. The allocation of fewer bytes costs little.
@@ -38,7 +40,7 @@ func takeScratch(n int) *scratch {
 	if s, ok := scratches[class].Get().(*scratch); ok {
 		return s
 	}
-	return &scratch{make([]byte, size)}
+	return &scratch{hostmem.Uncleared(size)}
 }
 
 // release gives the memory back for later payloads. The caller keeps no reference to it. s may be nil.

@@ -102,3 +102,58 @@ func TestLentScratchIsKept(t *testing.T) {
 		elapse(time.Hour)
 	})
 }
+
+// keeping is a Dispatcher that keeps inputs.
+type keeping struct{ handler }
+
+func (keeping) Keeps(id ID) bool { return id == 1 }
+
+// TestKeptInput checks which inputs and outputs are in memory of their own, and that this memory keeps its bytes when it is kept after Free.
+func TestKeptInput(t *testing.T) {
+	n := natest.New(natest.Config{Chunk: 1 << 20, Direct: true})
+	var kept [][]byte
+	var owned bool
+	server := open(t, n, Config{Dispatch: keeping{func(r *Request) {
+		if owned = r.Owned(); owned {
+			kept = append(kept, r.Input())
+		}
+		echo(r)
+	}}})
+	client := open(t, n, Config{})
+	for i, test := range []struct {
+		id   ID
+		size int
+		keep bool // of the client
+		want bool // of the server
+	}{
+		{1, 100, true, false},
+		{1, LargePayload, true, true},
+		{1, 3 * pullOpening, false, true},
+		{2, 3 * pullOpening, true, false},
+		{2, 3 * pullOpening, false, false},
+		{1, 3 * pullOpening, true, true},
+		{1, pullOpening, true, true},
+	} {
+		in := bytes.Repeat([]byte{byte(i + 1)}, test.size)
+		k := client.NewCall()
+		k.Start(server.ep.Addr(), test.id, CallOptions{Keep: test.keep}, append(k.InputFor(len(in)), in...))
+		if err := k.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		out := k.Output()
+		if got := k.Owned(); got != (test.keep && test.size >= LargePayload) || owned != test.want {
+			t.Errorf("%d bytes for RPC %d: output owned: %v, input owned: %v", test.size, test.id, got, owned)
+		} else if got {
+			kept = append(kept, out)
+		}
+		if !bytes.Equal(out, in) {
+			t.Errorf("%d bytes: %d others come back", len(in), len(out))
+		}
+		k.Free()
+	}
+	for _, b := range kept {
+		if !bytes.Equal(b, bytes.Repeat(b[:1], len(b))) {
+			t.Errorf("%d bytes that were kept have changed", len(b))
+		}
+	}
+}

@@ -17,6 +17,7 @@
 //     goes on the wire.
 //   - [Guard] and [Copy] access memory that may be a mapping of a file. If the
 //     file shrinks, the access returns an error instead of ending the process.
+//   - [Uncleared] is heap memory that is not cleared, for large payloads.
 //   - [CopyExposed] and [AppendExposed] copy memory that peers may access at the
 //     same time, unseen by the race detector.
 //
