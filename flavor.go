@@ -213,6 +213,21 @@ func (p *procedure) makeInput(k *hg.Call, parent uint64, in any, to hg.Route) ([
 	return b, err
 }
 
+// lendInput encodes the arguments in parts: the contents of a large []byte, which is memory of the program, and the bytes before and behind them.
+func (p *procedure) lendInput(k *hg.Call, parent uint64, in any, to hg.Route) (head, lent, tail []byte, err error) {
+	b := k.Around()
+	if p.flavor.overMargo() {
+		b = wire.AppendMargoRequest(b, parent)
+	}
+	b, at, lent, err := codecplan.AppendAround(p.in.on(to), b, in, hg.LargePayload)
+	return b[:at], lent, b[at:], err
+}
+
+// lends reports whether lendInput should be used.
+func (p *procedure) lends(in any, to hg.Route) bool {
+	return !p.oneWay && codecplan.Lends(p.in.on(to), in, hg.LargePayload)
+}
+
 // decodeInput reads the payload of a request that has come over by. parent is wire.NoParent if the flavour's header has none.
 // owned says that the memory of b belongs to the request alone, so parts of *in may refer to it.
 func (p *procedure) decodeInput(b []byte, in any, by hg.Route, owned bool) (parent uint64, err error) {

@@ -46,8 +46,12 @@ func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 // Call sends a request to the process and provider that to names, waits for the response, and returns the result.
 //
 // If ctx ends first, Call returns an [*Error] of codes.Timeout or codes.Canceled. The request is not taken back, and the
-// context of a handler that has begun does not end, because Mercury has no message for that. The program may change the memory of in as
-// soon as Call has returned. A code that the peer answers is an *Error with Remote set.
+// context of a handler that has begun does not end, because Mercury has no message for that. A code that the peer answers is an *Error with
+// Remote set.
+//
+// The memory of in must not change while Call runs, because the peer may read a large []byte from it directly. The program may change it as soon as
+// Call has returned. Large []byte of arguments and results may be parts of the received message: they belong to the program, and the collector frees
+// the message when no part of it is in use.
 //
 // If a handler makes the call with its context, the request carries the id of the RPC that the handler serves ([CallInfo].Parent), and
 // the worker of the handler is free for other requests meanwhile.
@@ -498,14 +502,23 @@ func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing
 		}
 	}
 	rt.over = rt.e.core.RouteTo(to)
-	payload, err := rt.proc.makeInput(k, rt.parent(), in, rt.over)
-	if err != nil {
-		return rt.unencodable(err)
+	opts := hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider, Keep: rt.proc.out.keep()}
+	if rt.proc.lends(in, rt.over) && !rt.e.hooked() && rt.e.core.Lends(to) { // an interceptor may give up before the call has ended
+		head, lent, tail, err := rt.proc.lendInput(k, rt.parent(), in, rt.over)
+		if err != nil {
+			return rt.unencodable(err)
+		}
+		k.StartLent(to, hg.ID(rt.id), opts, head, lent, tail)
+	} else {
+		payload, err := rt.proc.makeInput(k, rt.parent(), in, rt.over)
+		if err != nil {
+			return rt.unencodable(err)
+		}
+		if times != nil {
+			times.Encoded = time.Now()
+		}
+		k.Start(to, hg.ID(rt.id), opts, payload)
 	}
-	if times != nil {
-		times.Encoded = time.Now()
-	}
-	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider, Keep: rt.proc.out.keep()}, payload)
 	if times != nil {
 		times.Sent = time.Now()
 	}

@@ -261,6 +261,23 @@ func (p *requestPlan[In]) Append(b []byte, v any) ([]byte, error) {
 	return append(appendRequestHead(b, h), body...), nil
 }
 
+// Lends implements [codecplan.LendingPlan].
+func (p *requestPlan[In]) Lends(v any, least int) bool {
+	return p.spec.compressor == nil && codecplan.Lends(p.in, &v.(*request[In]).In, least)
+}
+
+// AppendAround implements [codecplan.LendingPlan].
+func (p *requestPlan[In]) AppendAround(b []byte, v any, least int) (out []byte, at int, lent []byte, err error) {
+	if p.spec.compressor != nil {
+		out, err = p.Append(b, v)
+		return out, 0, nil, err
+	}
+	r := v.(*request[In])
+	h := &r.out.head
+	h.compressed, h.size = false, 0
+	return codecplan.AppendAround(p.in, appendRequestHead(b, h), &r.In, least)
+}
+
 // OverSharedMemory implements [codecplan.Outer].
 func (p *requestPlan[In]) OverSharedMemory() codec.Plan {
 	return &requestPlan[In]{p.spec, codecplan.OverSharedMemory(p.in)}

@@ -154,6 +154,8 @@ func ReceiveMetadata(m *Metadata) CallOption {
 
 // Call sends a request to the process and provider that to names, waits for the response, and returns the result.
 //
+// The memory of in must not change while Call runs, and may be changed when Call has returned, as with [cinnabar.RPC.Call].
+//
 // The request carries the time until the deadline of ctx, and its trace context and metadata ([WithTrace], [WithMetadata]). If ctx ends before
 // the response comes, Call returns an [*cinnabar.Error] of codes.Timeout or codes.Canceled at once, and sends a cancel, which ends the context
 // of the handler. If the handler returns an error, Call returns an *cinnabar.Error with Remote set and with an [*Error] as its cause.

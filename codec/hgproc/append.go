@@ -11,30 +11,66 @@ import (
 	"cinnabar/internal/codecplan"
 )
 
-// AppendValue appends v, which is addressable, to b and returns the extended buffer.
-func (n *node) AppendValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
-	return n.append(c, slices.Grow(b, n.min), v)
+// encoding is the state of encoding one message.
+type encoding struct {
+	c     codec.Codec // for custom types
+	least int         // the fewest bytes of a []byte that is left out; 0: none is
+	at    int         // where the one that is left out belongs
+	lent  []byte      // its contents; nil: none is left out so far
 }
 
-// append appends v, which is addressable. Custom types get c.
-func (n *node) append(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+// AppendValue appends v, which is addressable, to b and returns the extended buffer.
+func (n *node) AppendValue(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+	return n.append(&encoding{c: c}, slices.Grow(b, n.min), v)
+}
+
+// AppendAround implements [codecplan.Lender].
+func (n *node) AppendAround(c codec.Codec, b []byte, v reflect.Value, least int) (out []byte, at int, lent []byte, err error) {
+	e := encoding{c: c, least: least}
+	out, err = n.append(&e, slices.Grow(b, n.min), v)
+	return out, e.at, e.lent, err
+}
+
+// Lends implements [codecplan.Lender].
+func (n *node) Lends(v reflect.Value, least int) bool {
+	for i := range n.fields {
+		f := &n.fields[i]
+		if f.op != opStruct && f.op != opByteSlice || f.when != nil && !f.when.Holds(v) {
+			continue
+		}
+		fv := v.Field(f.index)
+		if f.op == opByteSlice && fv.Len() >= least || f.op == opStruct && f.Lends(fv, least) {
+			return true
+		}
+	}
+	return false
+}
+
+// append appends v, which is addressable.
+func (n *node) append(e *encoding, b []byte, v reflect.Value) ([]byte, error) {
 	switch n.op {
 	case opString:
 		return appendString(b, v.String(), false)
 	case opConst:
 		return appendString(b, v.String(), true)
 	case opNullable:
-		return n.appendNullable(c, b, v)
-	case opByteArray, opByteSlice:
+		return n.appendNullable(e, b, v)
+	case opByteSlice:
+		if e.least > 0 && e.lent == nil && v.Len() >= e.least {
+			e.at, e.lent = len(b), v.Bytes()
+			return b, nil
+		}
+		return append(b, v.Bytes()...), nil
+	case opByteArray:
 		return append(b, v.Bytes()...), nil
 	case opArray, opSlice:
-		return n.appendElems(c, b, v)
+		return n.appendElems(e, b, v)
 	case opStruct:
-		return n.appendFields(c, b, v)
+		return n.appendFields(e, b, v)
 	case opPad:
 		return append(b, make([]byte, n.min)...), nil
 	case opCustom:
-		return codecplan.Append(c, b, v.Addr().Interface())
+		return codecplan.Append(e.c, b, v.Addr().Interface())
 	default:
 		return n.appendScalar(b, v), nil
 	}
@@ -48,7 +84,7 @@ func (n *node) appendScalar(b []byte, v reflect.Value) []byte {
 	return n.op.AppendScalar(b, v)
 }
 
-func (n *node) appendFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendFields(e *encoding, b []byte, v reflect.Value) ([]byte, error) {
 	var err error
 	for i := range n.fields {
 		f := &n.fields[i]
@@ -70,7 +106,7 @@ func (n *node) appendFields(c codec.Codec, b []byte, v reflect.Value) ([]byte, e
 			err = f.checkLen(v, fv.Len())
 		}
 		if err == nil {
-			b, err = f.append(c, b, fv)
+			b, err = f.append(e, b, fv)
 		}
 		if err != nil {
 			return nil, codecplan.Under(err, f.name)
@@ -111,14 +147,14 @@ func (f *field) appendCount(b []byte, n int) ([]byte, error) {
 	return append(b, count[:f.own.min]...), nil
 }
 
-func (n *node) appendElems(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendElems(e *encoding, b []byte, v reflect.Value) ([]byte, error) {
 	if n.elem.fixed && n.elem.min == 0 {
 		return b, nil
 	}
-	start := len(b)
+	start, inside := len(b), encoding{c: e.c} // nothing is left out, because the elements are counted by their bytes
 	for i := range v.Len() {
 		var err error
-		if b, err = n.elem.append(c, b, v.Index(i)); err != nil {
+		if b, err = n.elem.append(&inside, b, v.Index(i)); err != nil {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
@@ -131,9 +167,9 @@ func (n *node) appendElems(c codec.Codec, b []byte, v reflect.Value) ([]byte, er
 	return b, nil
 }
 
-func (n *node) appendNullable(c codec.Codec, b []byte, v reflect.Value) ([]byte, error) {
+func (n *node) appendNullable(e *encoding, b []byte, v reflect.Value) ([]byte, error) {
 	if v.IsNil() {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
 	}
-	return n.elem.append(c, b, v.Elem())
+	return n.elem.append(e, b, v.Elem())
 }

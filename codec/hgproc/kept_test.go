@@ -134,3 +134,41 @@ func TestKeeps(t *testing.T) {
 		t.Errorf("%d bytes, kept %v, %v, value %d", n, kept, err, v)
 	}
 }
+
+// TestAppendAround checks that the bytes around a []byte that is left out are those that Append writes, and which one is left out.
+func TestAppendAround(t *testing.T) {
+	text := "text"
+	for _, test := range []struct {
+		name string
+		p    codec.Plan
+		v    any
+		want int // bytes that are left out
+	}{
+		{"none", planFor[keptOuter](t), &keptOuter{1, keptInner{make([]byte, 99)}, make([]byte, 99)}, 0},
+		{"the first", planFor[keptOuter](t), &keptOuter{1, keptInner{bytes.Repeat([]byte{1}, 100)}, bytes.Repeat([]byte{2}, 200)}, 100},
+		{"the last", planFor[keptOuter](t), &keptOuter{1, keptInner{make([]byte, 99)}, bytes.Repeat([]byte{2}, 200)}, 200},
+		{"counted by a field", planFor[counted](t), &counted{N: 150, Nums: make([]int32, 150), Data: bytes.Repeat([]byte{3}, 150), Name: "name", Null: &text}, 150},
+		{"in an array", planFor[[2]keptInner](t), &[2]keptInner{{make([]byte, 100)}, {make([]byte, 100)}}, 0},
+		{"no []byte", planFor[four](t), &four{A: 1}, 0},
+		{"custom", planFor[fourByHand](t), &fourByHand{A: 1}, 0},
+	} {
+		want, err := test.p.Append([]byte("head"), test.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, at, lent, err := codecplan.AppendAround(test.p, []byte("head"), test.v, 100)
+		if err != nil || len(lent) != test.want {
+			t.Errorf("%s: %d bytes are left out, %v, want %d", test.name, len(lent), err, test.want)
+			continue
+		}
+		if got := slices.Concat(out[:at], lent, out[at:]); !bytes.Equal(got, want) {
+			t.Errorf("%s: the parts have other bytes than Append writes", test.name)
+		}
+		if got := codecplan.Lends(test.p, test.v, 100); got != (test.want > 0) {
+			t.Errorf("%s: Lends = %v", test.name, got)
+		}
+	}
+	if out, _, _, err := codecplan.AppendAround(planFor[counted](t), []byte("head"), &counted{N: 1, Data: make([]byte, 100)}, 100); err == nil || string(out) != "head" {
+		t.Errorf("a wrong count: %q, %v", out, err)
+	}
+}

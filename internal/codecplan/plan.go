@@ -79,6 +79,67 @@ type KeepingPlan interface {
 	DecodeKept(b []byte, v any) (n int, kept bool, err error)
 }
 
+// Lender is a [Root] that can leave the contents of a []byte out of a message.
+type Lender interface {
+	Root
+	// Lends reports whether AppendAround leaves out contents of v.
+	Lends(v reflect.Value, least int) bool
+	// AppendAround is AppendValue without the contents lent of the first []byte that has least bytes or more, is in no slice or array, and is not
+	// written by a custom type. lent belongs between out[:at] and out[at:]. It is nil if there is none.
+	AppendAround(c codec.Codec, b []byte, v reflect.Value, least int) (out []byte, at int, lent []byte, err error)
+}
+
+// LendingPlan is a plan that can leave the contents of a []byte out of a message. A plan from [Make] implements it, and an [Outer] may.
+type LendingPlan interface {
+	codec.Plan
+	// Lends reports whether AppendAround leaves out contents of *v.
+	Lends(v any, least int) bool
+	// AppendAround is Append without the contents lent of a []byte of least bytes or more, which belong between out[:at] and out[at:]. lent
+	// is memory of *v, and nil if nothing is left out.
+	AppendAround(b []byte, v any, least int) (out []byte, at int, lent []byte, err error)
+}
+
+// Lends is [LendingPlan.Lends] of p, and false if p is no LendingPlan.
+func Lends(p codec.Plan, v any, least int) bool {
+	l, ok := p.(LendingPlan)
+	return ok && l.Lends(v, least)
+}
+
+// AppendAround is [LendingPlan.AppendAround] of p, or Append if p is no LendingPlan.
+func AppendAround(p codec.Plan, b []byte, v any, least int) (out []byte, at int, lent []byte, err error) {
+	if l, ok := p.(LendingPlan); ok {
+		return l.AppendAround(b, v, least)
+	}
+	out, err = p.Append(b, v)
+	return out, 0, nil, err
+}
+
+// Lends implements [LendingPlan].
+func (p *plan) Lends(v any, least int) bool {
+	l, ok := p.root.(Lender)
+	if !ok {
+		return false
+	}
+	rv, err := Value(v, p.ptr)
+	return err == nil && l.Lends(rv, least)
+}
+
+// AppendAround implements [LendingPlan].
+func (p *plan) AppendAround(b []byte, v any, least int) (out []byte, at int, lent []byte, err error) {
+	l, ok := p.root.(Lender)
+	if !ok {
+		out, err = p.Append(b, v)
+		return out, 0, nil, err
+	}
+	rv, err := Value(v, p.ptr)
+	if err == nil {
+		if out, at, lent, err = l.AppendAround(p.codec, b, rv, least); err == nil {
+			return out, at, lent, nil
+		}
+	}
+	return b, 0, nil, Finish(err, p.codec.Name(), codec.OpAppend, p.typ)
+}
+
 // Keeps reports whether p may store parts of a message in values.
 func Keeps(p codec.Plan) bool {
 	k, ok := p.(KeepingPlan)

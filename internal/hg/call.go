@@ -130,6 +130,49 @@ func (k *Call) InputFor(n int) []byte {
 	return k.extra.in.b[:0]
 }
 
+// Lends reports whether a call to a peer should be started by StartLent if it has a payload of LargePayload bytes or more. Otherwise StartLent
+// copies the payload.
+func (c *Class) Lends(to na.Addr) bool {
+	if c.lender == nil || to == nil || c.self.Equal(to) {
+		return false
+	}
+	switch c.cfg.Checksums {
+	case wire.NoChecksums:
+		return true
+	case wire.Detect:
+		b := buildOf(to)
+		return b.valid() && (b.form == wire.FormShort || c.limits.Sealed)
+	}
+	return c.limits.Sealed
+}
+
+// Around returns an empty slice to which the parts of a payload can be appended that the caller of StartLent encodes.
+func (k *Call) Around() []byte { return k.extra.around[:0] }
+
+// keepAround is the largest capacity in bytes of the memory of Around that a Call keeps.
+const keepAround = 4 << 10
+
+// StartLent is Start, without OneWay, for a payload in three parts: head and tail, which are Around appended to, and lent between
+// them. The peer pulls lent from the memory of the caller, who must not change it until Wait has returned. It may be changed then, although
+// a peer that does not know of a cancel may still pull, because Wait has made a copy for that peer.
+func (k *Call) StartLent(to na.Addr, id ID, opts CallOptions, head, lent, tail []byte) {
+	k.to, k.id, k.opts = to, id, opts
+	x := &k.extra
+	x.lends = true
+	if x.around = head[:0]; cap(head) > keepAround {
+		x.around = nil
+	}
+	for _, p := range [...][]byte{head, lent, tail} {
+		if len(p) > 0 {
+			x.parts[x.nparts] = p
+			x.nparts++
+		}
+	}
+	k.begin()
+	k.route(nil)
+	k.release(0)
+}
+
 // Notify makes the end of the call run f.CallDone, in place of a Wait. It is called before Start.
 func (k *Call) Notify(f Notifier) { k.notify = f }
 
@@ -177,8 +220,14 @@ func (k *Call) Wait(ctx context.Context) error {
 	}
 	code, cause := endOf(ctx)
 	cause = k.during(cause)
-	k.abort(code, cause)
+	aborted := k.abort(code, cause)
 	if settle(&k.done) {
+		return k.result
+	}
+	if !aborted && k.extra.lends { // another goroutine ends the call, and perhaps copies the parts
+		if wake := k.done.Park(); wake != nil {
+			<-wake
+		}
 		return k.result
 	}
 	return newError("call", k.to, code, cause)
@@ -234,6 +283,8 @@ func (k *Call) recycle() {
 	k.extra.in.release()
 	k.extra.mem.release()
 	k.extra.in, k.extra.mem, k.extra.owned = nil, nil, false
+	k.extra.dropParts()
+	k.extra.lends = false
 	k.out, k.result, k.payload = nil, nil, nil
 	k.failure, k.cancel = nil, nil
 	k.opts = CallOptions{}

@@ -6,6 +6,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 )
 
@@ -17,6 +18,11 @@ var (
 // callExtra has the fields of a call that only overflow uses.
 type callExtra struct {
 	lent na.Memory // the payload of the request, while the peer may pull it
+
+	lends  bool               // StartLent was called
+	parts  [na.MaxLent][]byte // the payload, then
+	nparts int                // the number of parts; 0: the payload is in one piece
+	around []byte             // memory for the parts that the caller encodes
 
 	in       *scratch // the memory of InputFor; nil: there is none, or the peer may still pull it
 	lentSize int
@@ -47,11 +53,14 @@ func (k *Call) launch(payload []byte) {
 	if k.opts.OneWay {
 		f.Flags = wire.FlagNoResponse
 	}
-	if k.form == wire.FormLong && !k.c.limits.Sealed {
+	if k.extra.nparts > 0 && (k.checked() || k.extra.size() <= k.c.inputRoom(k.form)) {
+		payload = k.flat()
+	}
+	if k.checked() {
 		f.CRC = wire.CRC32C(payload)
 	}
 	k.payload = payload
-	if len(payload) > k.c.inputRoom(k.form) {
+	if k.extra.nparts > 0 || len(payload) > k.c.inputRoom(k.form) {
 		var ok bool
 		if payload, ok = k.lend(payload); !ok {
 			return
@@ -59,6 +68,45 @@ func (k *Call) launch(payload []byte) {
 		f.Flags |= wire.FlagMoreData
 	}
 	k.transmit(k.place(f, payload), f.Flags)
+}
+
+// checked reports whether the request has a checksum of its payload.
+func (k *Call) checked() bool { return k.form == wire.FormLong && !k.c.limits.Sealed }
+
+// size returns the number of bytes of the parts.
+func (x *callExtra) size() (n int) {
+	for _, b := range x.parts[:x.nparts] {
+		n += len(b)
+	}
+	return n
+}
+
+// flat returns the payload in one piece, which is a copy of the parts if there are any, and drops these.
+func (k *Call) flat() []byte {
+	x := &k.extra
+	b := hostmem.Uncleared(x.size())[:0]
+	for _, p := range x.parts[:x.nparts] {
+		b = append(b, p...)
+	}
+	x.dropParts()
+	return b
+}
+
+func (x *callExtra) dropParts() {
+	clear(x.parts[:])
+	x.nparts = 0
+}
+
+// keepLent makes the network use a copy of the parts that the peer may still pull, because they are the caller's again after the end. The caller has
+// a hold, and the call is cancelled.
+func (k *Call) keepLent() {
+	w := k.state.load()
+	if !w.has(flagLaunched) || w.has(flagSucceeded) { // then it never will be, or the peer has pulled
+		return
+	}
+	if m, ok := k.extra.lent.(na.LentMemory); ok && k.extra.nparts > 0 {
+		k.payload = m.Keep()
+	}
 }
 
 // place writes the headers before the payload, which it copies unless it is there already, and returns the message with
@@ -123,16 +171,24 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 		k.fail(codes.Overflow, errNoOverflow)
 		return nil, false
 	}
-	mem, err := k.c.ep.Register(payload, na.ReadOnly)
+	var mem na.Memory
+	var err error
+	size := len(payload)
+	if x := &k.extra; x.nparts > 0 {
+		size = x.size()
+		mem, err = k.c.lender.Lend(x.parts[:x.nparts]...)
+	} else {
+		mem, err = k.c.ep.Register(payload, na.ReadOnly)
+	}
 	if err != nil {
 		k.fail(codeOf(err), err)
 		return nil, false
 	}
 	k.c.count.requestsExtra.Add(1)
-	k.extra.lent, k.extra.lentSize = mem, len(payload)
-	desc = wire.AppendLent(k.buf[k.c.inputStart():k.c.inputStart()], len(payload), mem.AppendHandle, k.c.appendShared(mem, k.to))
+	k.extra.lent, k.extra.lentSize = mem, size
+	desc = wire.AppendLent(k.buf[k.c.inputStart():k.c.inputStart()], size, mem.AppendHandle, k.c.appendShared(mem, k.to))
 	if k.opts.OneWay {
-		k.boundAck(len(payload))
+		k.boundAck(size)
 	}
 	return desc, true
 }

@@ -53,12 +53,14 @@ func (k *Call) fail(code codes.Code, err error) {
 	k.cancelOps(k.record(newError("call", k.to, code, err)))
 }
 
-// abort is Cancel with a reason.
-func (k *Call) abort(code codes.Code, cause error) {
-	if k.claimAbort(code, cause) {
-		k.c.peers.leave(k)
-		k.finishAbort()
+// abort is Cancel with a reason. It returns false if another goroutine ends the call.
+func (k *Call) abort(code codes.Code, cause error) bool {
+	if !k.claimAbort(code, cause) {
+		return false
 	}
+	k.c.peers.leave(k)
+	k.finishAbort()
+	return true
 }
 
 // Interrupt begins to end the call early, with a code and a cause, as [Transfer.Interrupt] does a transfer.
@@ -105,6 +107,7 @@ func (k *Call) claimAbort(code codes.Code, cause error) bool {
 func (k *Call) finishAbort() {
 	ops := k.state.load().ops()
 	k.cancelOps(ops &^ opReceive)
+	k.keepLent()
 	k.giveUp()
 	k.cancelOps(ops & opReceive)
 	k.release(0)
@@ -151,7 +154,7 @@ func (k *Call) end() {
 	}
 	lent := k.extra.lent
 	k.extra.lent = nil
-	if k.givenUp() {
+	if k.givenUp() && (k.extra.nparts == 0 || k.state.load().has(flagLaunched)) {
 		k.extra.in = nil
 		k.c.linger(lent, k.extra.lentSize, k.to, func() {})
 		k.complete()

@@ -85,6 +85,7 @@ type Class struct {
 	serve   sync.Once
 	// The following are set by Attach, and constant when serving is closed.
 	ep     na.Endpoint
+	lender na.Lender       // ep, nil if it lends no memory in pieces
 	shared na.SharedMemory // ep, nil if it has no shared memory beside its network
 	self   na.Addr
 	limits na.Limits
@@ -130,6 +131,7 @@ func (c *Class) Attach(ep na.Endpoint) {
 	}
 	c.ep, c.self, c.limits = ep, ep.Addr(), limits
 	c.shared, _ = ep.(na.SharedMemory)
+	c.lender, _ = ep.(na.Lender)
 }
 
 // Serve lets the requests of peers in, after Attach. Earlier requests wait for it, because the layer above registers its handlers

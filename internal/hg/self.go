@@ -52,7 +52,11 @@ func (k *Call) startSelf(payload []byte) {
 		f.Flags = wire.FlagNoResponse
 	}
 	r := k.c.newRequest(k.c.self, 0, f)
-	r.takeInput(payload)
+	if k.extra.nparts > 0 {
+		r.in = k.flat()
+	} else {
+		r.takeInput(payload)
+	}
 	if k.opts.OneWay {
 		k.succeed(nil)
 		k.c.dispatchElsewhere(r)

@@ -177,6 +177,25 @@ type SegmentRegistrar interface {
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
 }
 
+// MaxLent is the largest number of pieces of memory that a [Lender] lends together.
+const MaxLent = 3
+
+// Lender is an [Endpoint] that lends memory of the program to peers, and gives it back at any time without waiting for them.
+type Lender interface {
+	// Lend is Register with access ReadOnly for 1 to MaxLent pieces that count as one run of bytes in their order. None may be empty. The Lender
+	// keeps no reference to pieces itself.
+	Lend(pieces ...[]byte) (LentMemory, error)
+}
+
+// LentMemory is memory that a [Lender] has lent.
+type LentMemory interface {
+	IdleMemory
+	// Keep replaces the pieces by a copy, which it returns, and which must not be changed. Peers read the copy from now on. When Keep returns, their
+	// accesses do not use the pieces any more, and Keep does not wait for peers. Further calls return the same copy. It must not be called by
+	// a completion.
+	Keep() []byte
+}
+
 // PieceRegistrar is an [Endpoint] that may register several pieces of memory together, because its device has a limited number of
 // registrations.
 type PieceRegistrar interface {

@@ -123,7 +123,7 @@ func TestGoldenHandle(t *testing.T) {
 	if want := (remote{key: 4, size: 16, access: 1}); err != nil || r != want {
 		t.Errorf("%+v, %v, want %+v", r, err, want)
 	}
-	m := memory{key: 4, buf: make([]byte, 16), access: 1}
+	m := memory{key: 4, buf: make([]byte, 16), size: 16, access: 1}
 	got := m.AppendHandle(nil)
 	copy(got[handleHead:], b[handleHead:handleHead+8]) // the base address is nobody's business
 	if !bytes.Equal(got, b) {

@@ -17,7 +17,7 @@ import (
 // request is found right until its last byte has moved.
 type memory struct {
 	ep     *Endpoint
-	buf    []byte
+	buf    []byte // nil if the memory is lent
 	key    uint64
 	access na.Access
 
@@ -26,7 +26,8 @@ type memory struct {
 	revoke  sync.Once
 	revoked time.Time // set by revoke
 
-	size uint64 // bytes; equal to the length of buf, except in kept memory without read access, which has no buf
+	size uint64 // bytes; equal to the length of buf, except in lent memory and in kept memory without read access, which have no buf
+	lent *lentPieces
 	late lateMemory
 }
 
@@ -116,11 +117,11 @@ const (
 // AppendHandle implements [na.Memory].
 func (m *memory) AppendHandle(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, m.key)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(m.buf)))
+	b = binary.LittleEndian.AppendUint64(b, m.size)
 	b = binary.LittleEndian.AppendUint64(b, 1)
 	b = append(b, byte(m.access), 0, 0, 0, 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, handleBase)
-	return binary.LittleEndian.AppendUint64(b, uint64(len(m.buf)))
+	return binary.LittleEndian.AppendUint64(b, m.size)
 }
 
 // remote is a peer's memory, by its handle.
@@ -305,4 +306,5 @@ type access struct {
 	n   uint64
 }
 
+// bytes returns the piece. The memory is not lent.
 func (a access) bytes() []byte { return a.m.buf[a.off : a.off+a.n : a.off+a.n] }

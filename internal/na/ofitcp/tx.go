@@ -224,7 +224,7 @@ func (c *conn) fill() bool {
 		t.add(c.cork)
 		c.cork, t.spare = t.spare[:0], c.cork
 	}
-	for c.replies.len() > 0 && t.room(maxIOV) {
+	for c.replies.len() > 0 && t.room(c.replies.at(0).pieces()) {
 		c.fillReply()
 	}
 	for c.queue.len() > 0 && t.room(maxPieces) {
@@ -287,7 +287,8 @@ func (c *conn) fillReply() {
 	}
 	for _, a := range r.from[:r.n] {
 		if a.n > 0 {
-			t.add(a.bytes())
+			t.iov = a.vectors(t.iov)
+			t.queued += a.n
 		}
 		c.txMem.push(a.m)
 	}
