@@ -28,6 +28,9 @@ type price struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	samples [priceSamples]int64
+	// sorted has the latest samples in their order of size, because many calls in flight wake a goroutine each.
+	// +checklocks:mu
+	sorted [priceSamples]int64
 	// +checklocks:mu
 	count int // of all samples so far
 }
@@ -39,13 +42,19 @@ func (p *process) add(d int64) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.samples[p.count%priceSamples] = d
+	n, at := min(p.count, priceSamples), p.count%priceSamples
+	if n == priceSamples { // the oldest sample leaves
+		i, _ := slices.BinarySearch(p.sorted[:n], p.samples[at])
+		n--
+		copy(p.sorted[i:n], p.sorted[i+1:])
+	}
+	i, _ := slices.BinarySearch(p.sorted[:n], d)
+	copy(p.sorted[i+1:], p.sorted[i:n])
+	p.sorted[i] = d
+	n++
+	p.samples[at] = d
 	p.count++
-	n := min(p.count, priceSamples)
-	var sorted [priceSamples]int64
-	copy(sorted[:], p.samples[:n])
-	slices.Sort(sorted[:n])
-	p.setPrice(time.Duration(sorted[(n-1)*9/10]))
+	p.setPrice(time.Duration(p.sorted[(n-1)*9/10]))
 }
 
 func (p *process) setPrice(d time.Duration) {

@@ -1,7 +1,9 @@
 package progress
 
 import (
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -471,6 +473,35 @@ func TestPrice(t *testing.T) {
 	}
 	b.proc.forget()
 	budget(2 * initialPrice)
+}
+
+// TestPriceOfManySamples compares the price with the ninth decile of the latest samples, sorted anew after each.
+func TestPriceOfManySamples(t *testing.T) {
+	b, rng := newBench(Balanced), rand.New(rand.NewPCG(1, 2))
+	var latest []int64
+	for i := range 20 * priceSamples {
+		if i == 5*priceSamples+7 {
+			b.proc.forget()
+			latest = nil
+		}
+		d := int64(leastPrice) + rng.Int64N(40)*int64(5*time.Microsecond) // some are equal
+		b.proc.add(d)
+		latest = append(latest, d)
+		latest = latest[max(0, len(latest)-priceSamples):]
+		sorted := slices.Sorted(slices.Values(latest))
+		want := min(max(2*time.Duration(sorted[(len(sorted)-1)*9/10]), leastBudget), mostBudget)
+		if got := b.pol.Budget(); got != want {
+			t.Fatalf("sample %d: a budget of %v, want %v", i, got, want)
+		}
+	}
+}
+
+// BenchmarkPrice adds samples.
+func BenchmarkPrice(b *testing.B) {
+	p := newProcess(2, twoThreads, Now, schedYield)
+	for i := int64(0); b.Loop(); i++ {
+		p.add(int64(leastPrice) + i*7919%100_000)
+	}
 }
 
 // samplesSoFar returns the number of samples.
