@@ -49,7 +49,7 @@ func (s *serving) arrive(in envelope.Arguments) {
 	_, payload, _ := wire.ParseMargoRequest(s.req.Input())
 	s.native = in
 	in.Arrive(envelope.Arrival{
-		Payload: payload, Conn: s.gone, Host: s.from.Account().Host(), Calls: &e.handlers.natives, Streams: e.handlers.streams, MaxTime: e.cfg.MaxHandlerTime,
+		Payload: payload, Conn: s.gone, Host: s.from.Account().Key(), Calls: &e.handlers.natives, Streams: e.handlers.streams, MaxTime: e.cfg.MaxHandlerTime,
 		Served: &e.handlers, Ending: e.handlers.ending, Breaches: s.req,
 		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req},
 	})

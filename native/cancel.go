@@ -153,6 +153,9 @@ type cancelState struct {
 	cancel context.CancelCauseFunc // nil before start
 }
 
+// Cancel implements [envelope.Canceller].
+func (a *cancelState) Cancel() { a.abort() }
+
 // abort cancels the call for its caller.
 func (a *cancelState) abort() { a.abortFor(errCancelled) }
 

@@ -84,7 +84,7 @@ type incoming struct {
 	err      error  // nil unless the request is refused
 	id       uint64 // in Calls; 0: the call is not in it
 	stream   *servedStream
-	life     context.Context // the handler's, set by begin
+	life     handlerContext // the handler's context, set by begin
 
 	cancelState
 	stop context.CancelFunc // of the deadline; nil if there is none
@@ -107,7 +107,7 @@ func (in *incoming) arrive() {
 	if err != nil {
 		return
 	}
-	cancelled, ok := in.Calls.Add(in.Conn, id, in.abort)
+	cancelled, ok := in.Calls.Add(in.Conn, id, in)
 	if !ok {
 		in.err = errTaken
 		return
@@ -146,8 +146,8 @@ func (in *incoming) begin(ctx context.Context) (context.Context, error) {
 			return nil, errTooLate
 		}
 	}
-	in.life = &handlerContext{ctx, in}
-	return in.life, nil
+	in.life = handlerContext{ctx, in}
+	return &in.life, nil
 }
 
 // allowance returns the time that the handler has from the arrival of the request, 0 if there is no limit.

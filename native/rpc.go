@@ -160,15 +160,19 @@ func ReceiveMetadata(m *Metadata) CallOption {
 // the response comes, Call returns an [*cinnabar.Error] of codes.Timeout or codes.Canceled at once, and sends a cancel, which ends the context
 // of the handler. If the handler returns an error, Call returns an *cinnabar.Error with Remote set and with an [*Error] as its cause.
 func (r *RPC[In, Out]) Call(ctx context.Context, to cinnabar.Target, in In, opts ...CallOption) (Out, error) {
-	var o callOptions
-	for _, opt := range opts {
-		opt.applyCall(&o)
+	var metadata *Metadata
+	if len(opts) > 0 { // the options are in the heap
+		var o callOptions
+		for _, opt := range opts {
+			opt.applyCall(&o)
+		}
+		metadata = o.metadata
 	}
 	res, err := r.rpc.Call(ctx, to, request[In]{out: &outgoing{spec: &r.spec, to: to}, In: in})
-	if o.metadata != nil {
-		*o.metadata = res.metadata
+	if metadata != nil {
+		*metadata = res.metadata
 		if e, ok := errors.AsType[*Error](err); ok {
-			*o.metadata = e.metadata
+			*metadata = e.metadata
 		}
 	}
 	return res.Out, err

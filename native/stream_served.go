@@ -236,7 +236,7 @@ func (s *servedStream) answer(g *get, f frame) {
 		respond(g.call.Context())
 		return
 	}
-	go respond(s.in.life)
+	go respond(&s.in.life)
 }
 
 // next decodes the next element from the client into v. It returns false at the end.
@@ -247,7 +247,7 @@ func (s *servedStream) next(ctx context.Context, p codec.Plan, v any) (bool, err
 		case err != nil || done:
 			return false, err
 		case w == nil:
-			if err := await(ctx, s.in.life, s.arrived); err != nil {
+			if err := await(ctx, &s.in.life, s.arrived); err != nil {
 				return false, cmp.Or(s.failure(), err)
 			}
 			continue
@@ -380,7 +380,7 @@ type ServerStream[In, Out any] struct {
 // less than 256 KiB, or less than 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the
 // client does not receive, Send waits until there is room, ctx ends, or the handler's context ends. The program may change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
-	if err := addTo(ctx, s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
+	if err := addTo(ctx, &s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err
 	}
 	s.core.deliver()

@@ -13,11 +13,17 @@ const (
 type Table struct {
 	mu invariants.Mutex
 	// +checklocks:mu
-	calls map[callKey]func()
+	calls map[callKey]Canceller
 	// early has the cancelled calls that are not in the table, because the server still fetches their arguments, or because they have
 	// ended. The latter are forgotten in time: newer ids take the places of older ones.
 	// +checklocks:mu
 	early map[<-chan struct{}]*earlyIDs
+}
+
+// Canceller is a call in a [Table].
+type Canceller interface {
+	// Cancel ends the call for its caller. It must not block.
+	Cancel()
 }
 
 type callKey struct {
@@ -41,9 +47,9 @@ func (e *earlyIDs) take(id uint64) bool {
 	return false
 }
 
-// Add adds a call. Its id is not 0. Cancel calls cancel, which must not block. cancelled is true if the cancel came before the call. ok is false if the
+// Add adds a call. Its id is not 0. cancelled is true if the cancel came before the call. ok is false if the
 // connection has a call with that id; the call is not added then.
-func (t *Table) Add(conn <-chan struct{}, id uint64, cancel func()) (cancelled, ok bool) {
+func (t *Table) Add(conn <-chan struct{}, id uint64, call Canceller) (cancelled, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := callKey{conn, id}
@@ -51,9 +57,9 @@ func (t *Table) Add(conn <-chan struct{}, id uint64, cancel func()) (cancelled, 
 		return false, false
 	}
 	if t.calls == nil {
-		t.calls = map[callKey]func(){}
+		t.calls = map[callKey]Canceller{}
 	}
-	t.calls[k] = cancel
+	t.calls[k] = call
 	e := t.early[conn]
 	return e != nil && e.take(id), true
 }
@@ -75,18 +81,18 @@ func (t *Table) Remove(conn <-chan struct{}, id uint64) {
 // Cancel cancels calls of one connection. Ids of 0 are ignored.
 func (t *Table) Cancel(conn <-chan struct{}, ids []uint64) {
 	for _, id := range ids {
-		if cancel := t.find(conn, id); cancel != nil {
-			cancel()
+		if call := t.find(conn, id); call != nil {
+			call.Cancel()
 		}
 	}
 }
 
-// find returns the function that cancels the call. If there is none, it keeps the id for the call that may still come.
-func (t *Table) find(conn <-chan struct{}, id uint64) (cancel func()) {
+// find returns a call. If there is none, it keeps the id for the call that may still come.
+func (t *Table) find(conn <-chan struct{}, id uint64) (call Canceller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if cancel = t.calls[callKey{conn, id}]; cancel != nil || id == 0 {
-		return cancel
+	if call = t.calls[callKey{conn, id}]; call != nil || id == 0 {
+		return call
 	}
 	e := t.early[conn]
 	if e == nil {

@@ -2,13 +2,18 @@ package envelope
 
 import "testing"
 
+// cancelFunc is a function as a call.
+type cancelFunc func()
+
+func (f cancelFunc) Cancel() { f() }
+
 // TestTable cancels calls before, while and after they are in the table.
 func TestTable(t *testing.T) {
 	var table Table
 	a, b := make(chan struct{}), make(chan struct{})
 	cancelled := map[string]int{}
 	add := func(conn <-chan struct{}, id uint64, name string) (early, ok bool) {
-		return table.Add(conn, id, func() { cancelled[name]++ })
+		return table.Add(conn, id, cancelFunc(func() { cancelled[name]++ }))
 	}
 	if !table.Empty() {
 		t.Error("a new table is not empty")
@@ -55,7 +60,7 @@ func TestTableBounds(t *testing.T) {
 	}
 	table.Cancel(conn, ids)
 	for i, id := range ids {
-		if early, _ := table.Add(conn, id, func() {}); early != (i >= len(ids)-earlyEach) {
+		if early, _ := table.Add(conn, id, cancelFunc(func() {})); early != (i >= len(ids)-earlyEach) {
 			t.Errorf("call %d of %d is cancelled: %v", i, len(ids), early)
 		}
 	}

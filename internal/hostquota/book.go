@@ -83,7 +83,7 @@ func (b *Book) Account(h Host) *Account {
 	if a := b.accounts[h].Value(); a != nil {
 		return a
 	}
-	a := &Account{book: b, host: h}
+	a := &Account{book: b, host: h, key: h}
 	b.accounts[h] = weak.Make(a)
 	runtime.AddCleanup(a, b.forget, h)
 	return a
@@ -133,11 +133,15 @@ func (b *Book) Most(r Resource) *Account {
 type Account struct {
 	book *Book
 	host Host
+	key  any // host
 	used [numResources]atomic.Int64
 }
 
 // Host returns the host that the account belongs to.
 func (a *Account) Host() Host { return a.host }
+
+// Key returns the host as a comparable value. It does not allocate.
+func (a *Account) Key() any { return a.key }
 
 // Book returns the Book that the account stands in.
 func (a *Account) Book() *Book { return a.book }
