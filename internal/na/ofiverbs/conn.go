@@ -142,6 +142,9 @@ type conn struct {
 	silent int
 	// +checklocks:mu
 	moves oneSided
+	// endings is the empty list that flushLocked appends to. It is kept, because a list on the stack of the caller would move to the heap.
+	// +checklocks:mu
+	endings endings
 	// batch and sges are the work requests that flushLocked posts together. Request batch[i] has the piece of memory sges[i].
 	// +checklocks:mu
 	batch []verbs.SendWR
@@ -162,8 +165,6 @@ type conn struct {
 const (
 	pollBatch = 64 // completions
 	noSlot    = -1
-	// fewEndings is the number of operations that end at a time without an allocation.
-	fewEndings = 4
 	// maxCredits is more than any receive queue holds. A peer that grants more breaks the protocol.
 	maxCredits = math.MaxUint16
 	// closeTime bounds the orderly end of a connection of an endpoint that is closed. It is below a second, because ^C must end a command within a
@@ -335,15 +336,13 @@ func (c *conn) returnReceives() error {
 // push queues it, and posts it if there is room. It returns false if the connection is dead. The caller holds no lock.
 func (c *conn) push(it item) bool {
 	gathers := it.request && c.peer.expected.Len() > gatherFrom
-	var buf [fewEndings]ended
-	list := endings(buf[:0])
 	c.mu.Lock()
+	list := c.endings[:0]
 	queued := c.enqueueLocked(it)
 	if queued && !gathers {
 		list = c.flushSoonLocked(list)
 	}
-	c.mu.Unlock()
-	list.finish()
+	c.finishUnlock(list)
 	if queued && gathers {
 		c.gather()
 	}
@@ -443,31 +442,8 @@ func (c *conn) enqueueLocked(it item) bool {
 
 // flush posts all work for which there is room.
 func (c *conn) flush() {
-	var buf [fewEndings]ended
 	c.mu.Lock()
-	list := c.flushLocked(buf[:0])
-	c.mu.Unlock()
-	list.finish()
-}
-
-// ended is an operation that is over.
-type ended struct {
-	op    *na.Op // nil: only local has ended
-	n     int64
-	err   error
-	local *local // a registration of the operation's memory; nil: none is left
-}
-
-type endings []ended
-
-// finish completes the operations. The caller holds no lock.
-func (list endings) finish() {
-	for _, e := range list {
-		e.local.release()
-		if e.op != nil {
-			e.op.Finish(e.n, e.err)
-		}
-	}
+	c.finishUnlock(c.flushLocked(c.endings[:0]))
 }
 
 // cork makes flush post nothing until uncork.
@@ -644,10 +620,9 @@ const againPart = 8
 //
 // +checklocks:c.polling
 func (c *conn) settle(idle bool) {
-	var buf [fewEndings]ended
-	list := endings(buf[:0])
 	over := 0
 	c.mu.Lock()
+	list := c.endings[:0]
 	for _, slot := range c.freed {
 		for ; slot != noSlot; slot = c.prior[slot] {
 			c.free = append(c.free, slot)
@@ -664,8 +639,7 @@ func (c *conn) settle(idle bool) {
 	if over == 0 {
 		list = c.flushLocked(list)
 	}
-	c.mu.Unlock()
-	list.finish()
+	c.finishUnlock(list)
 	if over > 0 {
 		c.violated(fmt.Errorf("%d packets more than the peer has credits for", over))
 	}
