@@ -352,19 +352,7 @@ func (c *conn) place() {
 // +checklocks:c.rxMu
 func (c *conn) finishFPDU() bool {
 	r := &c.rx
-	if !c.enterRx() {
-		return false
-	}
-	intact, there := c.settle()
-	exitAll(r.regions)
-	if !there {
-		c.placeGone()
-		return false
-	}
-	if !intact {
-		t := rdmap.TermMPACRC.Terminate()
-		t.Detail = "an FPDU with a wrong CRC"
-		c.refuse(refused(&t))
+	if (c.crc || r.keep > 0) && !c.checkFPDU() {
 		return false
 	}
 	c.rxStats.fpdus++
@@ -377,6 +365,27 @@ func (c *conn) finishFPDU() bool {
 		c.txWant.Store(true)
 	}
 	return c.act()
+}
+
+// checkFPDU checks the FPDU and stores the end of a write. False means that the connection is over.
+//
+// +checklocks:c.rxMu
+func (c *conn) checkFPDU() bool {
+	if !c.enterRx() {
+		return false
+	}
+	intact, there := c.settle()
+	exitAll(c.rx.regions)
+	if !there {
+		c.placeGone()
+		return false
+	}
+	if !intact {
+		t := rdmap.TermMPACRC.Terminate()
+		t.Detail = "an FPDU with a wrong CRC"
+		c.refuse(refused(&t))
+	}
+	return intact
 }
 
 // settle checks the FPDU and stores the end of a write. there is false if the memory that it lies in is gone.

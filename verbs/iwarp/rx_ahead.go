@@ -78,6 +78,12 @@ func (c *conn) readAhead() (n int, full bool, err error) {
 // +checklocks:c.rxMu
 func (c *conn) readUnread(plan [][]byte) (total int, there bool) {
 	a := &c.rx.ahead
+	if !c.rx.placed { // the head, which lies in our memory
+		n := copy(plan[0], a.unread)
+		a.unread = a.unread[n:]
+		c.rxStats.staged += uint64(n)
+		return n, true
+	}
 	defer unguard(debug.SetPanicOnFault(true), &there)
 	for _, b := range plan {
 		n := copy(b, a.unread)

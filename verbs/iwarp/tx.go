@@ -130,7 +130,7 @@ func (c *conn) kick() {
 func (c *conn) transmitLocked() (more bool) {
 	end := c.tx.written + callerBytes
 	for c.failure.Load() == nil && c.writeFailed.Load() == nil {
-		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
+		if c.tx.at == len(c.tx.iov) && (c.nothingWaits() || !c.fillLocked()) {
 			c.tx.signalDrained() // an answer may have been the last thing missing
 			if c.tx.ending {
 				c.endStreamLocked()
@@ -145,6 +145,14 @@ func (c *conn) transmitLocked() (more bool) {
 		}
 	}
 	return false
+}
+
+// nothingWaits reports whether there is certainly nothing to send, without the work of fillLocked.
+//
+// +checklocks:c.txMu
+func (c *conn) nothingWaits() bool {
+	t := &c.tx
+	return !t.msg.active && t.w == nil && c.qp.unsent.Load() == 0 && c.responses.ready.Load() == 0 && !c.resendRTR.Load()
 }
 
 // blocked leaves the sending to the pollers, or to the background writer if there are none, or the only one sleeps.
