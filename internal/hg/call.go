@@ -224,7 +224,8 @@ func (k *Call) Wait(ctx context.Context) error {
 	if settle(&k.done) {
 		return k.result
 	}
-	if !aborted && k.extra.lends { // another goroutine ends the call, and perhaps copies the parts
+	// If another goroutine has cancelled the call, it may still copy the parts. A call that was not launched may still be reading them.
+	if k.extra.lends && !(aborted && k.state.load().has(flagLaunched)) {
 		if wake := k.done.Park(); wake != nil {
 			<-wake
 		}

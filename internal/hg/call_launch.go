@@ -97,16 +97,23 @@ func (x *callExtra) dropParts() {
 	x.nparts = 0
 }
 
-// keepLent makes the network use a copy of the parts that the peer may still pull, because they are the caller's again after the end. The caller has
-// a hold, and the call is cancelled.
+// keepLent makes the network use a copy of the parts, because the caller may change them as soon as Wait has returned, and the peer may still
+// pull. The goroutine that calls keepLent has a hold, and the call is cancelled.
 func (k *Call) keepLent() {
 	w := k.state.load()
-	if !w.has(flagLaunched) || w.has(flagSucceeded) { // then it never will be, or the peer has pulled
+	if !w.has(flagLaunched) { // it never will be
 		return
 	}
-	if m, ok := k.extra.lent.(na.LentMemory); ok && k.extra.nparts > 0 {
-		k.payload = m.Keep()
+	m, ok := k.extra.lent.(na.LentMemory)
+	if !ok || k.extra.nparts == 0 {
+		return
 	}
+	if w.has(flagSucceeded) { // a peer usually responds after it has pulled, and must not pull any more
+		if m.Revoke(); m.Idle() {
+			return
+		}
+	}
+	k.payload = m.Keep()
 }
 
 // place writes the headers before the payload, which it copies unless it is there already, and returns the message with

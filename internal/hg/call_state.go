@@ -166,9 +166,17 @@ func (k *Call) end() {
 			return
 		}
 	}
+	parts, inParts := lent.(na.LentMemory)
+	inParts = inParts && k.extra.nparts > 0
 	k.c.tasks.Go(func() { // because Close may wait for the network, and this may be a goroutine of the network
+		if inParts { // the peer has answered and still pulls: a copy is faster than to wait for the peer
+			parts.Keep()
+			k.complete()
+		}
 		lent.Close()
-		k.complete()
+		if !inParts {
+			k.complete()
+		}
 	})
 }
 
