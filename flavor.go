@@ -103,12 +103,28 @@ type procedure struct {
 // plans are the plans of a type for messages over the network and over shared memory.
 type plans struct {
 	network, shared codec.Plan
-	keeps           bool        // values may have parts of the message in place of copies
-	copied          atomic.Bool // the last message in memory of its own had no such part
+	keeps           bool         // values may have parts of the message in place of copies
+	copies          atomic.Int32 // the number of further large messages to be received in memory that is used again
 }
 
+// keepRetry is the number of large messages that are received in memory that is used again, after one in memory of its own was copied all the same.
+// Then one message is tried in memory of its own, because one client with messages of another shape must not slow down the others for ever.
+const keepRetry = 16
+
 // keep reports whether the next large message should be received in memory of its own.
-func (p *plans) keep() bool { return p.keeps && !p.copied.Load() }
+func (p *plans) keep() bool { return p.keeps && p.copies.Load() <= 0 }
+
+// decoded records a message that was decoded. owned says that it was in memory of its own, and kept that a value has a part of it.
+func (p *plans) decoded(bytes int, owned, kept bool) {
+	switch {
+	case owned && kept:
+		p.copies.Store(0)
+	case owned:
+		p.copies.Store(keepRetry)
+	case p.keeps && bytes >= hg.LargePayload && p.copies.Load() > 0:
+		p.copies.Add(-1)
+	}
+}
 
 // on returns the plan for messages over a network.
 func (p *plans) on(r hg.Route) codec.Plan {
@@ -269,13 +285,15 @@ func (p *procedure) decodeOutput(b []byte, out any, by hg.Route, owned bool) (co
 func (p *procedure) decode(of *plans, b []byte, v any, by hg.Route, owned bool) error {
 	plan := of.on(by)
 	var n int
+	var kept bool
 	var err error
 	if owned {
-		var kept bool
 		n, kept, err = codecplan.DecodeKept(plan, b, v)
-		of.copied.Store(!kept)
 	} else {
 		n, err = plan.Decode(b, v)
+	}
+	if err == nil {
+		of.decoded(len(b), owned, kept)
 	}
 	if p.flavor == Thallium && (err != nil || n < len(b)) {
 		if names, ok := typeNames(b); ok {

@@ -46,6 +46,48 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
+// TestKeepIsTriedAgain decodes a large message without a part that is at least half of it. Later messages are received in memory of their own again, because the
+// shape of one client's messages must not decide for all clients.
+func TestKeepIsTriedAgain(t *testing.T) {
+	type two struct {
+		A []byte `proc:"counted=uint64"`
+		B []byte `proc:"counted=uint64"`
+	}
+	p := NewRPC[two, struct{}]("two").proc
+	message := func(a, b int) []byte {
+		m, err := p.appendInput(nil, wire.NoParent, &two{make([]byte, a), make([]byte, b)}, hg.OverNetwork)
+		must(t, err)
+		return m
+	}
+	even, odd := message(hg.LargePayload, hg.LargePayload), message(hg.LargePayload, 1)
+	decode := func(b []byte) {
+		_, err := p.decodeInput(b, new(two), hg.OverNetwork, p.in.keep() && len(b) >= hg.LargePayload)
+		must(t, err)
+	}
+	for range 2 {
+		decode(odd)
+		if !p.in.keep() {
+			t.Fatal("a kept message is followed by one in memory that is used again")
+		}
+		decode(even)
+		for i := range keepRetry {
+			if p.in.keep() {
+				t.Fatalf("message %d after a copied one is received in memory of its own", i)
+			}
+			decode(odd)
+			decode(message(1, 1)) // small messages do not count
+		}
+		if !p.in.keep() {
+			t.Fatal("no message is received in memory of its own any more")
+		}
+		if _, err := p.decodeInput(even[:len(even)-1], new(two), hg.OverNetwork, true); err == nil {
+			t.Fatal("a message that is too short is accepted")
+		} else if !p.in.keep() {
+			t.Fatal("a malformed message counts")
+		}
+	}
+}
+
 // TestRefusalOfC reads what C's Margo answers when a name has no handler.
 // parity(recorded): G38
 func TestRefusalOfC(t *testing.T) {
