@@ -50,6 +50,7 @@ func (m *memory) Keep() []byte {
 		for _, c := range m.ep.connections() {
 			c.useCopy(m, b)
 		}
+		clear(l.all[:]) // nothing reads the pieces any more: fill, which holds conn.mu as usesMemory does, finds the copy from now on
 	})
 	return *l.copy.Load()
 }
@@ -59,7 +60,7 @@ func (c *conn) useCopy(m *memory, b []byte) {
 	if !c.usesMemory(m) {
 		return
 	}
-	c.sweep.Store(true) // the goroutine with the write role, which never blocks, gives it up after one more call of the socket
+	c.sweep.Store(true) // so that transmit returns after one more call of the socket, and the write role becomes free
 	c.wmu.Lock()
 	for i := c.tx.at; i < len(c.tx.iov); i++ {
 		c.tx.iov[i] = m.lent.replaced(c.tx.iov[i], b)

@@ -64,6 +64,11 @@ func TestLentRanges(t *testing.T) {
 	for _, p := range pieces {
 		clear(p)
 	}
+	for _, p := range m.(*memory).lent.all {
+		if p != nil {
+			t.Error("the memory keeps a piece from the garbage collector")
+		}
+	}
 	all()
 	if kept := m.Keep(); !bytes.Equal(kept, whole) {
 		t.Errorf("the second copy is %x", kept)
