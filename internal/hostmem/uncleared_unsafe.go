@@ -12,6 +12,7 @@ func Uncleared(n int) []byte {
 		return nil
 	}
 	var b strings.Builder
-	b.Grow(n) // does not clear, because a Builder never shows bytes that were not written
+	b.Grow(n)      // does not clear, because a Builder never shows bytes that were not written
+	b.WriteByte(0) // because unsafe.StringData is not specified for an empty string
 	return unsafe.Slice(unsafe.StringData(b.String()), n)
 }
