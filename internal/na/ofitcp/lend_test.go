@@ -2,6 +2,8 @@ package ofitcp
 
 import (
 	"bytes"
+	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"cinnabar/internal/na"
@@ -153,6 +155,43 @@ func TestKeepDuringRead(t *testing.T) {
 		for _, want := range [][]byte{whole, whole[size/2:]} {
 			if h, b := c.message(); h.op != opReadRsp || !bytes.Equal(b, want) {
 				t.Fatalf("peer %d: %+v, %d bytes, %v", i, h, len(b), bytes.Equal(b, want))
+			}
+		}
+	}
+}
+
+// TestKeepBesideReads gives pieces back at each time of reads that go on, and changes them at once. Peers get the bytes that were lent. The requests leave
+// just before Keep, so some replies are in no batch yet, some are in one, and some are written in part.
+func TestKeepBesideReads(t *testing.T) {
+	e := openEndpoint(t, Config{})
+	var conns []*rawConn
+	for range 4 {
+		c, _ := newRaw(t).dial(e, 1)
+		conns = append(conns, c)
+	}
+	const rounds, each, reads = 30, 300_000, 6
+	rng := rand.New(rand.NewPCG(1, 2))
+	for round := range rounds {
+		whole := random(3*each, uint64(round))
+		m, pieces, key := lend(t, e, whole, each, each, each)
+		read := appendReadReq(nil, []iov{{addr: 5, len: 2*each + 1, key: key}, {addr: each, len: 10, key: key}})
+		want := append(bytes.Clone(whole[5:2*each+6]), whole[each:each+10]...)
+		for _, c := range conns {
+			c.write(bytes.Repeat(read, reads))
+		}
+		for range rng.IntN(1 + round) {
+			runtime.Gosched()
+		}
+		m.Keep()
+		for _, p := range pieces {
+			clear(p)
+		}
+		for _, c := range conns {
+			c.write(read)
+			for i := range reads + 1 {
+				if h, b := c.message(); h.op != opReadRsp || !bytes.Equal(b, want) {
+					t.Fatalf("round %d, read %d: %+v, other bytes", round, i, h)
+				}
 			}
 		}
 	}
