@@ -83,7 +83,8 @@ type Config struct {
 	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
 	// bytes; 0: 1 GiB, or half of the rest of MaxMemory where that is less, because one host has a share of it.
 	// OverflowBudget limits all of them together, from the fetching until the handler is done, or the caller has the
-	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered codes.Again.
+	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered codes.Again. A []byte that the program keeps longer
+	// does not count, even if it is a part of the fetched message (see RPC.Call).
 	MaxOverflow    int64
 	OverflowBudget int64
 	// TransferStall is the time without a moved byte after which a transfer fails with codes.Timeout, if a handler has started it,

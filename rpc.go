@@ -50,8 +50,8 @@ func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 // Remote set.
 //
 // The memory of in must not change while Call runs, because the peer may read a large []byte from it directly. The program may change it as soon as
-// Call has returned. Large []byte of arguments and results may be parts of the received message: they belong to the program, and the collector frees
-// the message when no part of it is in use.
+// Call has returned. A []byte of at least 128 KiB in a result, or in the arguments that a handler gets, may be a part of the received message. The program
+// may keep and change it, and the garbage collector frees the message when the program does not refer to the []byte any more.
 //
 // If a handler makes the call with its context, the request carries the id of the RPC that the handler serves ([CallInfo].Parent), and
 // the worker of the handler is free for other requests meanwhile.

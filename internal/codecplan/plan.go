@@ -65,7 +65,7 @@ type Keeper interface {
 	Root
 	// Keeps reports whether values have parts that may be stored in this way.
 	Keeps() bool
-	// DecodeKept is DecodeValue for a message whose memory belongs to the value from now on. kept reports whether the value refers to that memory.
+	// DecodeKept is DecodeValue for a message in memory that belongs to the value from now on. kept reports whether the value refers to that memory.
 	DecodeKept(c codec.Codec, b []byte, v reflect.Value) (rest []byte, kept bool, err error)
 }
 
@@ -74,8 +74,8 @@ type KeepingPlan interface {
 	codec.Plan
 	// Keeps reports whether values have parts that may be stored in this way.
 	Keeps() bool
-	// DecodeKept is Decode for a message whose memory belongs to the value from now on: nothing else writes to it or uses it again. kept reports
-	// whether the value refers to that memory. The value then keeps all of b from the garbage collector, and at least half of b is a part of the value.
+	// DecodeKept is Decode for a message in memory that belongs to the value from now on: nothing else writes to that memory or uses it again. kept
+	// reports whether the value refers to it. The garbage collector then frees b only with the value. At least half of b is a part of the value.
 	DecodeKept(b []byte, v any) (n int, kept bool, err error)
 }
 

@@ -152,9 +152,9 @@ func (k *Call) Around() []byte { return k.extra.around[:0] }
 // keepAround is the largest capacity in bytes of the memory of Around that a Call keeps.
 const keepAround = 4 << 10
 
-// StartLent is Start, without OneWay, for a payload in three parts: head and tail, which are Around appended to, and lent between
-// them. The peer pulls lent from the memory of the caller, who must not change it until Wait has returned. It may be changed then, although
-// a peer that does not know of a cancel may still pull, because Wait has made a copy for that peer.
+// StartLent is Start for a payload in three parts: head, lent and tail, in this order. head and tail are Around appended to. opts.OneWay is false.
+// The peer pulls lent directly, so the caller must not change lent until Wait has returned, and may change it then. If the peer may pull after
+// that, because it does not know of a cancel for example, it gets a copy.
 func (k *Call) StartLent(to na.Addr, id ID, opts CallOptions, head, lent, tail []byte) {
 	k.to, k.id, k.opts = to, id, opts
 	x := &k.extra
@@ -213,7 +213,8 @@ func (k *Call) route(payload []byte) {
 
 // Wait waits for the end and returns Err. If ctx ends before, the call is cancelled and the error has code Timeout or
 // Canceled; after a second in which the network does not let go of it, Wait returns all the same: then payload still
-// belongs to the call. A one-way call ends when the network has taken it, or when the peer has its overflow.
+// belongs to the call. A one-way call ends when the network has taken it, or when the peer has its overflow. Wait for a call that StartLent
+// has started returns when the parts are the caller's again.
 func (k *Call) Wait(ctx context.Context) error {
 	if k.c.await(ctx, k.via, &k.done) {
 		return k.result

@@ -20,9 +20,9 @@ type callExtra struct {
 	lent na.Memory // the payload of the request, while the peer may pull it
 
 	lends  bool               // StartLent was called
-	parts  [na.MaxLent][]byte // the payload, then
+	parts  [na.MaxLent][]byte // the payload, if lends is true
 	nparts int                // the number of parts; 0: the payload is in one piece
-	around []byte             // memory for the parts that the caller encodes
+	around []byte             // memory for the first and the last part; see Around
 
 	in       *scratch // the memory of InputFor; nil: there is none, or the peer may still pull it
 	lentSize int
@@ -81,7 +81,7 @@ func (x *callExtra) size() (n int) {
 	return n
 }
 
-// flat returns the payload in one piece, which is a copy of the parts if there are any, and drops these.
+// flat copies the parts into one slice, drops them, and returns the slice.
 func (k *Call) flat() []byte {
 	x := &k.extra
 	b := hostmem.Uncleared(x.size())[:0]

@@ -180,19 +180,19 @@ type SegmentRegistrar interface {
 // MaxLent is the largest number of pieces of memory that a [Lender] lends together.
 const MaxLent = 3
 
-// Lender is an [Endpoint] that lends memory of the program to peers, and gives it back at any time without waiting for them.
+// Lender is an [Endpoint] that lends memory of the program to peers. The program can have the memory back at any time, without waiting for peers.
 type Lender interface {
-	// Lend is Register with access ReadOnly for 1 to MaxLent pieces that count as one run of bytes in their order. None may be empty. The Lender
-	// keeps no reference to pieces itself.
+	// Lend is Register with access ReadOnly for 1 to MaxLent pieces, which peers read as one run of bytes. No piece may be empty. The caller may
+	// use the slice of the pieces again, and must not change the bytes before Keep or Close has returned.
 	Lend(pieces ...[]byte) (LentMemory, error)
 }
 
 // LentMemory is memory that a [Lender] has lent.
 type LentMemory interface {
 	IdleMemory
-	// Keep replaces the pieces by a copy, which it returns, and which must not be changed. Peers read the copy from now on. When Keep returns, their
-	// accesses do not use the pieces any more, and Keep does not wait for peers. Further calls return the same copy. It must not be called by
-	// a completion.
+	// Keep copies the pieces, makes peers read the copy from now on, and returns it. The copy must not be changed. When Keep has returned, no access
+	// uses the pieces any more, also none that was under way. Keep does not wait for peers. Further calls return the same copy. It must not be
+	// called by a completion, because it waits for goroutines of the network that run completions.
 	Keep() []byte
 }
 
