@@ -65,11 +65,12 @@ type conn struct {
 	wmu invariants.Mutex // the write role
 	// +checklocks:wmu
 	tx      txState
-	want    atomic.Bool // there may be something to write
-	sweep   atomic.Bool // the batch holds something that is to be let go
-	blocked atomic.Bool // the socket is full, and a goroutine waits for room
-	waiting atomic.Bool // that goroutine exists
-	later   atomic.Bool // a goroutine is about to write the gathered requests
+	want    atomic.Bool  // there may be something to write
+	sweep   atomic.Bool  // the batch holds something that is to be let go
+	claims  atomic.Int32 // goroutines that wait for the write role; its holder gives it up for them
+	blocked atomic.Bool  // the socket is full, and a goroutine waits for room
+	waiting atomic.Bool  // that goroutine exists
+	later   atomic.Bool  // a goroutine is about to write the gathered requests
 
 	rxBytes atomic.Uint64
 	txBytes atomic.Uint64

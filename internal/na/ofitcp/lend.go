@@ -60,8 +60,9 @@ func (c *conn) useCopy(m *memory, b []byte) {
 	if !c.usesMemory(m) {
 		return
 	}
-	c.sweep.Store(true) // so that transmit returns after one more call of the socket, and the write role becomes free
+	c.claims.Add(1) // so that transmit returns after one more call of the socket, because a peer may read as fast as transmit writes
 	c.wmu.Lock()
+	c.claims.Add(-1)
 	for i := c.tx.at; i < len(c.tx.iov); i++ {
 		c.tx.iov[i] = m.lent.replaced(c.tx.iov[i], b)
 	}

@@ -196,3 +196,28 @@ func TestKeepBesideReads(t *testing.T) {
 		}
 	}
 }
+
+// TestTransmitEndsForClaim checks that transmit stops for a goroutine that waits for the write role. A peer that reads as fast as transmit writes, and asks for
+// more, would otherwise keep Keep from returning.
+func TestTransmitEndsForClaim(t *testing.T) {
+	e := openEndpoint(t, Config{})
+	whole := random(100_000, 3)
+	_, _, key := lend(t, e, whole, len(whole))
+	peer, _ := newRaw(t).dial(e, 1)
+	until(t, "the connection", func() bool { return len(e.connections()) == 1 })
+	c := e.connections()[0]
+	c.claims.Add(1)
+	peer.write(appendReadReq(nil, []iov{{len: uint64(len(whole)), key: key}}))
+	until(t, "a reply that waits", func() bool { return c.owes.Load() > 0 })
+	c.wmu.Lock()
+	c.transmit()
+	if n := c.tx.written; n > 0 || !c.want.Load() {
+		t.Errorf("%d bytes are written in spite of the claim, and more are due: %v", n, c.want.Load())
+	}
+	c.claims.Add(-1)
+	c.wmu.Unlock()
+	c.kick()
+	if h, b := peer.message(); h.op != opReadRsp || !bytes.Equal(b, whole) {
+		t.Errorf("%+v, %d bytes", h, len(b))
+	}
+}

@@ -64,7 +64,7 @@ func (t *txState) init() {
 // +checklocksignore: it does not know TryLock.
 func (c *conn) kick() {
 	c.want.Store(true)
-	for (c.sweep.Load() || c.want.Load() && !c.blocked.Load()) && c.wmu.TryLock() {
+	for (c.sweep.Load() || c.want.Load() && !c.blocked.Load()) && c.claims.Load() == 0 && c.wmu.TryLock() {
 		c.work()
 		c.wmu.Unlock()
 	}
@@ -116,12 +116,12 @@ func (c *conn) work() {
 	}
 }
 
-// transmit writes until there is nothing to write, or the socket is full.
+// transmit writes until there is nothing to write, the socket is full, or another goroutine claims the write role.
 //
 // +checklocks:c.wmu
 func (c *conn) transmit() {
 	c.tx.drained = false
-	for !c.dead.Load() && !c.sweep.Load() {
+	for !c.dead.Load() && !c.sweep.Load() && c.claims.Load() == 0 {
 		if c.tx.at == len(c.tx.iov) && (c.tx.drained || !c.fill()) {
 			return // a goroutine that queues an item later sets c.want
 		}
@@ -141,7 +141,7 @@ func (c *conn) transmit() {
 		}
 	}
 	if !c.dead.Load() {
-		c.want.Store(true) // once the batch is swept
+		c.want.Store(true) // for the time when the batch is swept, or the claim is over
 	}
 }
 
