@@ -131,6 +131,7 @@ type storer struct {
 	requests []Range // that are not answered whole
 	answer   []byte  // the beginning of a sum
 	working  atomic.Pointer[Worker]
+	listed   atomic.Uint64  // removals that the user of a puller has had
 	removals *localRemovals // of a puller, whose user has the last word about them; nil: the peer has it
 }
 
@@ -141,9 +142,10 @@ type localRemovals struct {
 	n     int
 }
 
-// take asks for each removal whether it may happen, and lets the file spare the others.
-func (l *localRemovals) take(list []Removal, c Chooser) error {
+// take asks for each removal whether it may happen, lets the file spare the others, and counts all in listed, because a terminal may take long for the list.
+func (l *localRemovals) take(list []Removal, c Chooser, listed *atomic.Uint64) error {
 	for i := range list {
+		listed.Add(1)
 		path := l.paths.path(&list[i])
 		if path == "" {
 			return failf(CodeOther, "the file would remove %q at depth %d, which is in no directory before it", list[i].Name, list[i].Depth)
@@ -156,12 +158,13 @@ func (l *localRemovals) take(list []Removal, c Chooser) error {
 	return nil
 }
 
-// steps returns how far the file's work is.
+// steps returns how far the work of the file is, and that of the user who gets its list.
 func (s *storer) steps() uint64 {
+	n := s.listed.Load()
 	if w := s.working.Load(); w != nil {
-		return (*w).Steps()
+		n += (*w).Steps()
 	}
-	return 0
+	return n
 }
 
 // do is the job of the server's worker.
@@ -238,7 +241,7 @@ func (s *storer) nextWanted() (Wanted, error) {
 		if s.removals == nil || len(w.Removals) == 0 {
 			return w, nil
 		}
-		if err := s.removals.take(w.Removals, s.chooser); err != nil {
+		if err := s.removals.take(w.Removals, s.chooser, &s.listed); err != nil {
 			return w, err
 		}
 		if w.Removals = nil; len(w.Ranges) > 0 || w.Last {

@@ -672,3 +672,19 @@ func FuzzPullChoosing(f *testing.F) {
 		}
 	})
 }
+
+// Each removal that a puller lists counts as work of its file, because the list may take longer than the timeout.
+func TestListIsWork(t *testing.T) {
+	var seen []uint64
+	var s *storer
+	s = &storer{chooser: &choosingFile{removals: []Removal{{Name: "a"}, {Name: "d", Dir: true}, {Name: "x", Depth: 1}}}, removals: &localRemovals{may: func(path string, _ bool) bool {
+		seen = append(seen, s.steps())
+		return path != "d/x"
+	}}}
+	if ev := s.want(); ev.err != nil || len(ev.want.Removals) > 0 || !slices.Equal(seen, []uint64{1, 2, 3}) {
+		t.Errorf("got %+v; the steps were %d", ev, seen)
+	}
+	if got := s.chooser.(*choosingFile).spared; !slices.Equal(got, []int{2}) {
+		t.Errorf("%d were spared", got)
+	}
+}
