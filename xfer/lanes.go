@@ -251,7 +251,7 @@ func (h *host) chooseLane(hi *hello) (a agreement, why string, err error) {
 	if err := g.claim(hi.join.lane); err != nil {
 		return a, "", err
 	}
-	a = agreement{negotiated: true, protocol: Fast, chooses: true, digest: g.digest, size: g.size, pull: g.pull, lanes: lanesAgreed{ref: *hi.join, group: g}}
+	a = agreement{negotiated: true, protocol: Fast, chooses: true, digest: g.digest, size: g.agreed, pull: g.pull, lanes: lanesAgreed{ref: *hi.join, group: g}}
 	h.size(&a, hi)
 	return a, "a lane of a transfer", nil
 }
@@ -375,7 +375,7 @@ func (d *delivery) pullLanes(ctx context.Context, a *agreement) (g *laneGroup, l
 		return nil, ctx, func(error) {}
 	}
 	of := *a
-	of.pull = true
+	of.pull, of.size = true, -1
 	g = newLaneGroup(a.lanes.n, &of)
 	g.ref = a.lanes.ref
 	if d.Progress != nil {
@@ -392,7 +392,9 @@ func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *
 	if n < 2 {
 		return f
 	}
+	g.mu.Lock()
 	g.size, g.lanes = m.size, uint8(n)
+	g.mu.Unlock()
 	spread := g.open(name, f)
 	s.setLanes(int(n))
 	for lane := uint8(1); lane < g.lanes; lane++ {
@@ -421,8 +423,11 @@ func (g *laneGroup) leavesOut(lane uint8) bool {
 
 // joinPull makes the file of a lane of a pull beside the first.
 func (g *laneGroup) joinPull(lane uint8, name string, m *puller, chunks func() int64) (File, error) {
-	if m.size != g.size {
-		why := failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, g.size)
+	g.mu.Lock()
+	size := g.size
+	g.mu.Unlock()
+	if m.size != size {
+		why := failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, size)
 		g.fail(laneFailure(lane, g.lanes, why)) // the lane has not joined, so its end alone would not end the pull
 		return nil, why
 	}
@@ -510,11 +515,12 @@ func (g *laneGroup) endServed(lane uint8, c *fastClient, chunks int64, err error
 			cancel(failf(CodeCanceled, "the transfer is complete"))
 		}
 	}
+	lanes := g.lanes
 	g.mu.Unlock()
 	switch f := asFailure(err); {
 	case err == nil, lane > 0 && data == 0:
 	case lane > 0:
-		g.fail(laneFailure(lane, g.lanes, f))
+		g.fail(laneFailure(lane, lanes, f))
 	default:
 		g.fail(f)
 	}

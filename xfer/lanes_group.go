@@ -40,9 +40,9 @@ func newLaneBook(places int64) *laneBook {
 	return &laneBook{extra: places / laneShare, groups: map[uint32]*laneGroup{}, granted: map[*hostquota.Account]int64{}}
 }
 
-// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane. Of a pull the size is not known yet: the puller connects no more lanes than
-// its size deserves. The further lanes get half of the places that their host could take now at most, so
-// that its other transfers find some, and with few places those of other hosts.
+// grant makes the group of a transfer, for at most so many lanes; nil if the transfer gets one lane. The size of a pull is not known yet, so settle gives back the lanes for which its
+// file is too small. The further lanes get half of the places that their host could take now at most, so that its other transfers find some, and with few places those of other
+// hosts.
 func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *laneGroup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,12 +65,31 @@ func (b *laneBook) grant(a *hostquota.Account, lanes int64, agreed *agreement) *
 	return g
 }
 
+// settle gives the lanes of a pull back that are more than so many, because its file is too small for them. They are not granted any more.
+func (b *laneBook) settle(g *laneGroup, lanes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b.giveLocked(g.account, int64(g.lanes)-int64(lanes))
+	g.lanes = uint8(lanes)
+}
+
+// giveLocked takes so many lanes of a host off those that were granted.
+//
+// +checklocks:b.mu
+func (b *laneBook) giveLocked(a *hostquota.Account, lanes int64) {
+	if b.granted[a] -= lanes; b.granted[a] == 0 {
+		delete(b.granted, a)
+	}
+}
+
 // lanesFor returns the number of lanes for so many bytes, of those that may be had.
 func lanesFor(lanes, size int64) int64 { return min(lanes, size/leastLane) }
 
 // newLaneGroup makes the group of a transfer of so many lanes, of which agreed is the agreement of the first.
 func newLaneGroup(lanes uint8, agreed *agreement) *laneGroup {
-	g := &laneGroup{lanes: lanes, size: agreed.size, digest: agreed.digest, pull: agreed.pull, chunks: make([]int64, lanes),
+	g := &laneGroup{lanes: lanes, agreed: agreed.size, size: agreed.size, digest: agreed.digest, pull: agreed.pull, chunks: make([]int64, lanes),
 		piece: int64(max(agreed.buffers/2, 1)) * int64(agreed.chunk), cancels: map[uint8]context.CancelCauseFunc{}}
 	g.changed.L = &g.mu
 	return g
@@ -101,9 +120,7 @@ func (b *laneBook) remove(g *laneGroup) {
 		b.ended = slices.Delete(b.ended, 0, 1)
 	}
 	b.ended = append(b.ended, &laneGroup{ref: g.ref}) // without its file
-	if b.granted[g.account] -= int64(g.lanes) - 1; b.granted[g.account] == 0 {
-		delete(b.granted, g.account)
-	}
+	b.giveLocked(g.account, int64(g.lanes)-1)
 }
 
 // laneGroup is one transfer of several lanes at the receiver, which is the puller of a pull; and at a server of files (pullLanes). It asks the file for the ranges that it needs, cuts them into pieces, and gives each lane a few of them at
@@ -117,8 +134,8 @@ func (b *laneBook) remove(g *laneGroup) {
 type laneGroup struct {
 	account *hostquota.Account // nil at a puller
 	ref     laneRef
-	lanes   uint8
-	size    int64 // of a pull it is set before a further lane begins
+	lanes   uint8 // that were granted; of a pull it is set again, with mu, when the size of the file is known
+	agreed  int64 // size of the file in the agreement of the first lane; -1: a pull
 	digest  Digest
 	pull    bool
 	piece   int64 // bytes of a piece, half of the buffers of the first lane
@@ -155,6 +172,9 @@ type laneGroup struct {
 	// the file itself, without the locks; nil: it was not made yet
 	// +checklocks:mu
 	inner File
+	// bytes of the file; -1: a pull of which the file is not open
+	// +checklocks:mu
+	size int64
 	// +checklocks:mu
 	head int64
 	// the head is stored

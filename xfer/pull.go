@@ -506,7 +506,9 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 		}}
 	if g != nil && lane == 0 {
 		work.spread = func(src *Source) {
-			if n := g.spreadServed(m.parts.r, src); n > 1 {
+			n := g.spreadServed(m.parts.r, src)
+			h.lanes.settle(g, n)
+			if n > 1 {
 				s.setLanes(n)
 			}
 		}

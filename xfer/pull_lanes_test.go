@@ -10,10 +10,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -293,17 +296,17 @@ func TestPullLanesStranger(t *testing.T) {
 	}
 	small := dialRaw(t, srv.addr, appendHello(nil, hello{pull: true, choice: true, lanes: 3, digest: NoDigest, chunk: minChunk, buffers: 1}))
 	ref = must(parseAnswer(small.conn.PrivateData()))(t).transfer
-	for lane, wait := range []bool{false, true} { // before the file is open, and when it is too small
-		if wait {
-			small.send(appendFast(nil, pullRequest("small")))
-			small.fast(fastAttr)
-		}
-		ref.lane = uint8(lane) + 1
-		p := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
-		p.send(appendFast(nil, pullRequest("small")))
-		wantText(t, string(p.fast(fastFailed).tail), "too small for several lanes")
-		p.ends()
-	}
+	ref.lane = 1
+	early := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
+	early.send(appendFast(nil, pullRequest("small")))
+	wantText(t, string(early.fast(fastFailed).tail), "too small for several lanes")
+	early.ends()
+	small.send(appendFast(nil, pullRequest("small")))
+	small.fast(fastAttr)
+	small.fast(fastOpen)
+	ref.lane = 2
+	err = rawLane(t, srv.addr, hello{join: &ref, digest: NoDigest})
+	wantText(t, err.Error(), "the lane was not granted")
 	small.leave()
 	_, err = srv.outcome(ctx)
 	wantCode(t, err, CodeLost, false)
@@ -393,4 +396,72 @@ func (s *lanesServer) acceptPull(lane int, a answer) *rawPeer {
 	p.conn = must(req.Accept(p.ctx, p.qp, verbs.ConnParam{PrivateData: appendAnswer(nil, a)}))(s.t)
 	p.fast(fastRequest)
 	return p
+}
+
+// A lane of a pull may ask for its place while the first lane opens the file. The race detector looks on.
+func TestPullLaneWhileFileOpens(t *testing.T) {
+	quota := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64})
+	h := &host{Receiver: &Receiver{}, attr: verbs.DeviceAttr{MaxPrivateData: 512}, lanes: newLaneBook(64)}
+	g := h.lanes.grant(quota.Account(hostNumber(1)), 4, &agreement{pull: true, size: -1, buffers: 8, chunk: defaultChunk})
+	src := chosenOf(noise(1), 0)
+	src.Size = 1 << 30
+	var opening sync.WaitGroup
+	opening.Go(func() { g.spreadServed(FileRequest{RequestFile, "f"}, &src) })
+	for lane := uint8(1); lane < g.lanes; lane++ {
+		ref := g.ref
+		ref.lane = lane
+		a, _, err := h.chooseLane(&hello{join: &ref, chunk: minChunk, buffers: 1})
+		if err != nil || !a.pull || a.buffers != 1 {
+			t.Errorf("lane %d gets %+v, %v", lane, a, err)
+		}
+	}
+	opening.Wait()
+}
+
+// A request that gets no memory is granted no lanes, which nobody would give back.
+func TestRefusedGetsNoLanes(t *testing.T) {
+	quota := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64, hostquota.Memory: 1})
+	h := &host{Receiver: &Receiver{Files: served(Source{})}, attr: verbs.DeviceAttr{MaxPrivateData: 512}, lanes: newLaneBook(64), book: quota}
+	private := appendHello(nil, hello{pull: true, choice: true, lanes: 4, digest: SHA256, chunk: minChunk, buffers: 1})
+	_, _, err := h.decide(private, quota.Account(hostNumber(1)))
+	wantText(t, err.Error(), "bytes for buffers are in use")
+	if len(h.lanes.groups) > 0 || len(h.lanes.granted) > 0 {
+		t.Errorf("%d transfers and %d hosts have lanes", len(h.lanes.groups), len(h.lanes.granted))
+	}
+}
+
+// A pull whose file is too small for the lanes that were granted gives those back that it does not use, so that another pull of the host gets them.
+func TestPullLanesGivenBack(t *testing.T) {
+	account := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64}).Account(hostNumber(1))
+	b := newLaneBook(64)
+	agreed := &agreement{pull: true, size: -1, buffers: 8, chunk: defaultChunk}
+	for size, want := range map[int64]int64{leastLane: 0, 3 * leastLane: 2, 100 * leastLane: 7} {
+		g := b.grant(account, 8, agreed)
+		src := chosenOf(nil, 0)
+		src.Size = size
+		b.settle(g, g.spreadServed(FileRequest{RequestFile, "f"}, &src))
+		if got := b.granted[account]; got != want {
+			t.Errorf("a pull of %d bytes has %d further lanes, want %d", size, got, want)
+		}
+		if err := g.claim(uint8(want) + 1); err == nil {
+			t.Errorf("a pull of %d bytes has a lane %d", size, want+2)
+		}
+		if b.remove(g); len(b.granted) > 0 {
+			t.Errorf("after the pull its host has %d further lanes", b.granted[account])
+		}
+	}
+}
+
+// The answer to a further lane must let the puller choose, as that to the first one does, because the lane has no bytes of its own otherwise.
+func TestPullLaneMustChoose(t *testing.T) {
+	d := &delivery{Sender: &Sender{Protocol: Fast}, digest: NoDigest, choosesPull: true, pull: &FileRequest{}, attr: verbs.DeviceAttr{MaxPrivateData: 512}, lane: laneRef{number: 7, lane: 1}}
+	for chooses, text := range map[bool]string{true: "", false: "accepts lane 2 without the choice"} {
+		got := ""
+		if err := d.checkAnswer(&agreement{protocol: Fast, digest: NoDigest, chooses: chooses, buffers: 1, chunk: minChunk}, true); err != nil {
+			got = err.Error()
+		}
+		if (got == "") != (text == "") || !strings.Contains(got, text) {
+			t.Errorf("an answer that lets the puller choose: %t: got %q, want %q", chooses, got, text)
+		}
+	}
 }

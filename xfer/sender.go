@@ -374,6 +374,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		return failf(CodeProtocol, "the receiver chose %v with digest %v; digest %v was asked for", a.protocol, a.digest, d.digest)
 	case a.chooses && (!d.offersChoice() || a.protocol != Fast):
 		return failf(CodeProtocol, "the peer accepts a choice of ranges that this side did not offer")
+	case d.lane.number != 0 && !a.chooses:
+		return failf(CodeProtocol, "the peer accepts lane %d without the choice of ranges of its first lane", int(d.lane.lane)+1)
 	case a.lanes.n > 1 && (a.lanes.n > d.asksLanes() || !a.chooses || a.lanes.ref.number == 0):
 		return failf(CodeProtocol, "the receiver grants %d lanes; %d were asked for", a.lanes.n, d.asksLanes())
 	case a.buffers < 1 || a.buffers > most:

@@ -66,6 +66,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, why string, err error) {
 	imm := h.attr.Caps.Has(verbs.CapWriteImm)
 	least := minChunk
+	var hi hello
 	if !isOurs(private) {
 		if !imm {
 			return a, "", failf(CodeUnsupported, "the receiver's device %s has no write with immediate data, which the paper's program needs", h.attr.Name)
@@ -79,8 +80,7 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 		a = agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: basicChunk, size: -1}
 		why, least = "the sender is a program of the paper", basicChunk
 	} else {
-		hi, err := parseHello(private)
-		if err != nil {
+		if hi, err = parseHello(private); err != nil {
 			return a, "", err
 		}
 		if hi.join != nil {
@@ -91,15 +91,13 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 		if err != nil {
 			return a, "", err
 		}
-		defer func() { // when the buffers are known
-			if err == nil && hi.join == nil {
-				h.grantLanes(account, &hi, &a)
-			}
-		}()
 	}
 	if a.buffers, a.chunk, a.counted = h.take(account, a.buffers, a.chunk, least); a.buffers == 0 {
 		_, memory := h.Limits()
 		return a, "", failf(CodeBusy, "the receiver's %d bytes for buffers are in use or kept for other hosts; it has more with Receiver.MaxMemory", memory)
+	}
+	if hi.join == nil {
+		h.grantLanes(account, &hi, &a) // last, because a request that is refused gives no lanes back
 	}
 	return a, why, nil
 }
