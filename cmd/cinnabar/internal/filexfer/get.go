@@ -1,6 +1,7 @@
 package filexfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,10 +280,12 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	}
 	failed := 0
 	for n, p := range o.paths {
-		stored := "" // name under which the file is stored here
+		stored := ""       // name under which the file is stored here
+		var unlisted error // of the first line of the list of removals that was not printed
 		o.puller.Remove = func(below string, isDir bool) bool {
-			r.removal(path.Join(stored, below), isDir, o.dryRun)
-			return true
+			err := r.removal(path.Join(stored, below), isDir, o.dryRun)
+			unlisted = cmp.Or(unlisted, err)
+			return err == nil
 		}
 		open := limit.files(o.expects(p, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 			stored = name
@@ -306,6 +309,9 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		}
 		if !o.dryRun {
 			err = errors.Join(err, r.finished(p, res, err))
+		}
+		if unlisted != nil {
+			err = errors.Join(err, fmt.Errorf("print the list of removals: %w; entries that are not in the list stay", unlisted))
 		}
 		if err == nil {
 			continue

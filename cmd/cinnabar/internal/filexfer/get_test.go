@@ -425,6 +425,37 @@ func TestGetDelete(t *testing.T) {
 	}
 }
 
+// fullOutput is standard output on a disk without room.
+type fullOutput struct{}
+
+func (fullOutput) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// An entry stays if the list cannot say that it goes, and get fails, also if it only prints the list.
+func TestGetDeleteNeedsList(t *testing.T) {
+	public, in := t.TempDir(), t.TempDir()
+	for _, dir := range []string{public, in} {
+		if err := os.Mkdir(filepath.Join(dir, "d"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(in, "d", "old"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, addr := startServer(t, public)
+	for _, more := range []string{"--dry-run", "--json", "--lanes=1"} {
+		var errs bytes.Buffer
+		cmd := NewGet(cli.Streams{In: strings.NewReader(""), Out: fullOutput{}, Err: &errs})
+		cmd.SetArgs([]string{"-r", "--delete", more, addr, "d", "--dir", in})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "entries that are not in the list stay") {
+			t.Errorf("%s: got %v: %s", more, err, &errs)
+		}
+		if got := filesBelow(t, in); !slices.Equal(got, []string{"d/old"}) {
+			t.Errorf("%s: in the directory: %q", more, got)
+		}
+	}
+}
+
 // Trees that change at both ends are pulled with --update or --checksum, some after a get that was killed, and equal those of rsync.
 //
 // parity: X02

@@ -68,28 +68,26 @@ func (o *sendOptions) treeSource(t *tree.Tree, r *reporter) xfer.Source {
 		if !may(p, dir) {
 			return false
 		}
-		r.removal(path.Join(top, p), dir, o.dryRun)
-		return true
+		return r.removal(path.Join(top, p), dir, o.dryRun) == nil
 	}
 	return src
 }
 
-// removalEvent is a line of send --delete --json.
+// removalEvent is a line of send --delete --json, and of get --delete --json.
 type removalEvent struct {
 	Event string `json:"event"` // "removal"
-	Path  string `json:"path"`  // at the receiver
+	Path  string `json:"path"`  // below the directory of the receiver, or that of get --dir
 	Kind  string `json:"kind"`  // "directory" or "other"
 }
 
-// removal prints an entry that the receiver will remove at the end of the transfer. An error of the write is that of the next line about the transfer too.
-func (r *reporter) removal(p string, dir, dry bool) {
+// removal prints an entry that the receiver will remove at the end of the transfer. An entry of which it cannot print the line must stay.
+func (r *reporter) removal(p string, dir, dry bool) error {
 	if r.json {
 		e := removalEvent{Event: "removal", Path: p, Kind: "other"}
 		if dir {
 			e.Kind = tree.Directory.String()
 		}
-		_ = r.event(e)
-		return
+		return r.event(e)
 	}
 	verb := "removes "
 	if dry {
@@ -98,7 +96,7 @@ func (r *reporter) removal(p string, dir, dry bool) {
 	if dir {
 		p += "/"
 	}
-	_ = r.resultf("%s%s", verb, cli.Printable(p))
+	return r.resultf("%s%s", verb, cli.Printable(p))
 }
 
 // listRemovals asks the receiver what it would remove, and prints it.

@@ -218,8 +218,8 @@ func TestSyncOptions(t *testing.T) {
 func TestRemovalIsPrintable(t *testing.T) {
 	var out, err bytes.Buffer
 	r := newReporter(t.Context(), sendWords, false, cli.Streams{Out: &out, Err: &err})
-	r.removal("photos/\x1b[31mred", true, false)
-	if got := out.String(); strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "removes photos/") || !strings.HasSuffix(got, "red/\n") {
+	werr := r.removal("photos/\x1b[31mred", true, false)
+	if got := out.String(); werr != nil || strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "removes photos/") || !strings.HasSuffix(got, "red/\n") {
 		t.Errorf("got %q", got)
 	}
 }
