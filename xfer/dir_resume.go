@@ -268,7 +268,7 @@ func (f *dirFile) commitOld() error {
 	if f.r.old == nil {
 		return failf(CodeProtocol, "the sender ends a transfer of which it only wanted to know the effect")
 	}
-	changed := failf(CodeExists, "the file %q has changed at the receiver meanwhile; send it again", f.name)
+	changed := failf(CodeExists, "the file %q has changed at the receiver meanwhile; transfer it again", f.name)
 	if !f.sameOld(f.dir.root.Lstat(f.name)) {
 		return changed
 	}

@@ -235,7 +235,7 @@ func (s *storing) lookAtKept(i int) (fs.FileInfo, error) {
 	}
 	info, err := s.dir.root.Lstat(s.below(s.name, i))
 	if err != nil || !info.Mode().IsRegular() || info.Size() != s.m.Entries[of].Size || metOf(info) != s.choice.met[of] {
-		return nil, failf(xfer.CodeExists, "%s has changed at the receiver meanwhile; send the tree again", quote(s.m.Path(i)))
+		return nil, failf(xfer.CodeExists, "%s has changed at the receiver meanwhile; transfer the tree again", quote(s.m.Path(i)))
 	}
 	return info, nil
 }

@@ -105,7 +105,7 @@ func (s *storing) listExtra(w *walk, i int, at string, names []string, above *[]
 			return err
 		}
 		if _, err := dir.Lstat(name); err == nil {
-			return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry, so that nothing can be removed there; send without --delete", quote(name))
+			return failf(xfer.CodeName, "%s: the receiver's file system takes the name for that of another entry, so that nothing can be removed there; leave --delete out", quote(name))
 		} else if !absentError(err) {
 			return err
 		}
@@ -273,7 +273,7 @@ func (s *storing) left(r *removal) error {
 	if !r.way {
 		return nil
 	}
-	return failf(xfer.CodeExists, "%s has changed or is in use at the receiver, where the sender has an entry of another kind; send the tree again", quote(s.pathInTree(r)))
+	return failf(xfer.CodeExists, "%s has changed or is in use at the receiver, where the sender has an entry of another kind; transfer the tree again", quote(s.pathInTree(r)))
 }
 
 // withRemoved adds to an error how many entries were removed before it.

@@ -151,7 +151,7 @@ func TestDeleteOtherNames(t *testing.T) {
 		if want == "" {
 			check(t, err)
 		} else {
-			wantError(t, err, xfer.CodeName, want, "send without --delete")
+			wantError(t, err, xfer.CodeName, want, "leave --delete out")
 		}
 	}
 	check(t, w.leave())

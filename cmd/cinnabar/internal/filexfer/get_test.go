@@ -420,7 +420,7 @@ func TestGetDelete(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(p.Stdout.String(), "removes all/x\n") {
 		t.Errorf("exit code %d: %s%s", code, p.Stdout, p.Stderr)
 	}
-	if code, p := clitest.RunProcess(t, "get", "-r", "--delete", addr, "d/a", "--dir", in); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "there is nothing to remove beside the file") {
+	if code, p := clitest.RunProcess(t, "get", "-r", "--delete", addr, "d/a", "--dir", in); code != cli.ExitFailure || !strings.Contains(p.Stderr.String(), "there is nothing to remove beside the file") || !strings.Contains(p.Stderr.String(), "try without --digest and --delete") {
 		t.Errorf("a plain file: exit code %d: %s", code, p.Stderr)
 	}
 }

@@ -279,7 +279,7 @@ var sendRemedies = map[xfer.Code]string{
 	xfer.CodeCorrupt:     "send it again; if that repeats, suspect the memory or disk of one side",
 	xfer.CodeTooLarge:    "ask for less with --chunk and --buffers",
 	xfer.CodeBusy:        "try again later, or raise the receiver's limits (recv --max-connections, --max-memory)",
-	xfer.CodeUnsupported: "try without --protocol and --digest",
+	xfer.CodeUnsupported: "try without --protocol, --digest and --delete",
 	xfer.CodeTimeout:     "see whether the receiver still runs; --timeout waits longer",
 	xfer.CodeLost:        "see whether cinnabar recv runs there and can be reached; it listens on its own machine's loopback address unless it is started with --listen ADDR",
 }
@@ -293,7 +293,7 @@ var getRemedies = map[xfer.Code]string{
 	xfer.CodeCorrupt:     "pull it again; if that repeats, suspect the memory or disk of one side",
 	xfer.CodeTooLarge:    "ask for less at once",
 	xfer.CodeBusy:        "try again later, or raise the server's limits (serve-files --max-connections, --max-memory)",
-	xfer.CodeUnsupported: "see whether cinnabar serve-files runs there, and try without --digest",
+	xfer.CodeUnsupported: "see whether cinnabar serve-files runs there, and try without --digest and --delete",
 	xfer.CodeTimeout:     "see whether the server still runs; --timeout waits longer",
 	xfer.CodeLost:        "see whether cinnabar serve-files runs there and can be reached; it listens on its own machine's loopback address unless it is started with --listen ADDR",
 }
