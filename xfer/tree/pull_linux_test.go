@@ -236,6 +236,9 @@ func TestKilledPulls(t *testing.T) {
 						killed++
 					}
 				}
+				if side == 2 && perr == nil && serr != nil {
+					t.Errorf("seed %d: with no side killed, the pull succeeds, and the server got %v", seed, serr)
+				}
 				if perr == nil {
 					break
 				}
