@@ -132,14 +132,14 @@ type storer struct {
 	answer   []byte  // the beginning of a sum
 	working  atomic.Pointer[Worker]
 	listed   atomic.Uint64  // removals that the user of a puller has had
-	removals *localRemovals // of a puller, whose user has the last word about them; nil: the peer has it
+	removals *localRemovals // of a puller, whose own user decides about them; nil: the peer decides
 }
 
-// localRemovals are the removals of a puller's file.
+// localRemovals asks the user of a puller for each removal that its file wants. One goroutine uses it.
 type localRemovals struct {
-	may   func(path string, directory bool) bool // nil: everything may be removed
+	may   func(path string, directory bool) bool // Puller.Remove; nil: everything may be removed
 	paths removalPaths
-	n     int
+	n     int // removals before
 }
 
 // take asks for each removal whether it may happen, lets the file spare the others, and counts all in listed, because a terminal may take long for the list.
@@ -226,7 +226,7 @@ func (s *storer) want() event {
 	return event{kind: evWanted, want: w}
 }
 
-// nextWanted asks the file for requests, and again while it has removals only that need no answer of the peer.
+// nextWanted asks the file for requests. At a puller it asks again as long as the file returns removals only, because the peer does not get these.
 func (s *storer) nextWanted() (Wanted, error) {
 	for {
 		w, err := s.chooser.Want()
@@ -313,7 +313,7 @@ func (s *storer) write(b []byte, offset int64) error {
 	return nil
 }
 
-// writeFailure returns the failure of a write to the file.
+// writeFailure returns the failure of a write to the file at an offset of the source.
 func writeFailure(err error, offset int64) *failure {
 	return orOwn(err, failf(CodeStorage, "cannot write at offset %d: %w", offset, diskFailure(err)))
 }

@@ -362,14 +362,14 @@ func laneFailure(lane, lanes uint8, f *failure) *failure {
 	return &failure{code: f.code, remote: f.remote, err: fmt.Errorf("lane %d of %d: %w", lane+1, lanes, f)}
 }
 
-// A pull of several lanes has the roles of ADR 0057 with another side that connects: the puller asks for lanes and connects them, and its laneGroup gives them their parts. A
-// further lane of a pull sends the REQUEST of the first one again, because the side that connects speaks first, and gets OPEN with the same name and size. Both sides leave out
-// a lane that has no part.
+// In a pull of several lanes the puller connects the lanes, and as the receiver of ADR 0057 it also divides the file among them, by its laneGroup. A further lane sends the REQUEST of
+// the first one again, because the side that connects speaks first, and the server answers with the same name and size. A lane that ends before it has a part does not end the pull.
 
-// pullLanes returns the group of a pull at the puller, and the context of its lanes with the function that ends them. The group is nil if the pull has one lane.
+// pullLanes returns the group of a pull at the puller, and the context of its lanes with the function that ends them. The group is nil if one lane was granted. For a further lane
+// the function does nothing, because the first lane ends the others.
 func (d *delivery) pullLanes(ctx context.Context, a *agreement) (g *laneGroup, lanes context.Context, end context.CancelCauseFunc) {
 	if d.group != nil {
-		return d.group, ctx, func(error) {} // the first lane ends them
+		return d.group, ctx, func(error) {}
 	}
 	if a.lanes.n < 2 {
 		return nil, ctx, func(error) {}
@@ -386,7 +386,8 @@ func (d *delivery) pullLanes(ctx context.Context, a *agreement) (g *laneGroup, l
 	return g, ctx, end
 }
 
-// spreadPull makes the file of the first lane of a pull, and connects the other lanes, which end before wg does. It returns f itself if the file is too small for several lanes.
+// spreadPull returns the part that the first lane of a pull has in the file f, and connects the other lanes, each by a goroutine of wg. It returns f itself if the file is too small
+// for several lanes.
 func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *puller, name string, f File, wg *sync.WaitGroup) File {
 	n := lanesFor(int64(g.lanes), m.size-m.choice.head)
 	if n < 2 {
@@ -405,7 +406,7 @@ func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *
 	return spread
 }
 
-// carryPull carries one lane of a pull beside the first. A lane of which the server has not opened the file is left out, because the others carry its part.
+// carryPull carries one lane of a pull beside the first. A lane that fails before the server has opened the file for it is left out, because the others carry its part.
 func (d *delivery) carryPull(ctx context.Context, g *laneGroup, ref laneRef) {
 	one := *d.Sender
 	next := &delivery{Sender: &one, dev: d.dev, addr: d.addr, src: d.src, digest: d.digest, timeout: d.timeout, log: d.log, pull: d.pull, choosesPull: true, lane: ref, group: g}
@@ -414,7 +415,7 @@ func (d *delivery) carryPull(ctx context.Context, g *laneGroup, ref laneRef) {
 	}
 }
 
-// leavesOut reports whether a transfer goes on without a lane that has failed.
+// leavesOut reports whether a pull goes on without a lane that has failed.
 func (g *laneGroup) leavesOut(lane uint8) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -428,13 +429,13 @@ func (g *laneGroup) joinPull(lane uint8, name string, m *puller, chunks func() i
 	g.mu.Unlock()
 	if m.size != size {
 		why := failf(CodeProtocol, "lane %d is for a file of %d bytes, and the pull for one of %d", int(lane)+1, m.size, size)
-		g.fail(laneFailure(lane, g.lanes, why)) // the lane has not joined, so its end alone would not end the pull
+		g.fail(laneFailure(lane, g.lanes, why)) // because a lane that has not joined would be left out
 		return nil, why
 	}
 	return g.join(lane, name, chunks)
 }
 
-// reason returns the failure of a transfer of which the first lane has ended with err. That of another lane counts more if err is more likely the consequence of it.
+// reason returns the failure of a transfer of which the first lane has ended with err: that of another lane if err is only a consequence of it.
 func (g *laneGroup) reason(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -448,12 +449,12 @@ func (g *laneGroup) reason(err error) error {
 type servedLanes struct {
 	request FileRequest
 	source  Source
-	spread  bool // the file is opened, and large enough for several lanes
+	spread  bool // the source is open, and large enough for several lanes
 	closed  bool // no further lane may read the source
 	readers int  // lanes beside the first that read the source
 }
 
-// spreadServed shares the source of the first lane with the other lanes, and returns the number of lanes; 1 if the source is too small for several.
+// spreadServed lets the other lanes read the source of the first one, and returns the number of lanes that the size allows; 1 if the source is too small for several.
 func (g *laneGroup) spreadServed(r FileRequest, src *Source) int {
 	n := lanesFor(int64(g.lanes), src.Size-src.Choice.Head)
 	if n < 2 {
@@ -467,14 +468,14 @@ func (g *laneGroup) spreadServed(r FileRequest, src *Source) int {
 	return int(n)
 }
 
-// openServed returns the source for a lane beside the first, and its closer, which lets the first lane close the source itself.
+// openServed returns the source for a lane beside the first. The first lane closes the source after all closers of openServed were called.
 func (g *laneGroup) openServed(lane uint8, r FileRequest) (Source, io.Closer, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.served
 	switch {
 	case !v.spread || r != v.request:
-		return Source{}, nil, failf(CodeProtocol, "lane %d asks for another file than its pull, or before that is open, or for a file that is too small for several lanes", int(lane)+1)
+		return Source{}, nil, failf(CodeProtocol, "lane %d asks for another file than the first lane of its pull, or before that one is open, or for a file that is too small for several lanes", int(lane)+1)
 	case v.closed || g.done || g.failed != nil:
 		return Source{}, nil, failf(CodeBusy, "the transfer of this lane has ended")
 	}
@@ -496,7 +497,7 @@ func (r laneReader) Close() error {
 	return nil
 }
 
-// endServed notes the end of a lane at a server of files. The failure of a lane that has a part is that of all, and the success of the first one ends the others.
+// endServed notes the end of a lane at a server of files. If a lane fails of which data was asked for, all lanes fail with its reason. If the first lane succeeds, the others end.
 func (g *laneGroup) endServed(lane uint8, c *fastClient, chunks int64, err error) {
 	data := int64(0)
 	if c.choice != nil {
@@ -526,7 +527,8 @@ func (g *laneGroup) endServed(lane uint8, c *fastClient, chunks int64, err error
 	}
 }
 
-// joinServed waits until no other lane reads the source, after the end of the first lane with err, and returns the error of the transfer. It completes the result.
+// joinServed completes the result of a pull at a server of files after the first lane has ended with err, and returns the error of the pull. It waits until no other lane reads the
+// source. This takes no longer than one read and the end of a connection, because endServed has ended all lanes.
 func (g *laneGroup) joinServed(res *Result, err error) error {
 	g.mu.Lock()
 	v := &g.served

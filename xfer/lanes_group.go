@@ -123,8 +123,9 @@ func (b *laneBook) remove(g *laneGroup) {
 	b.giveLocked(g.account, int64(g.lanes)-1)
 }
 
-// laneGroup is one transfer of several lanes at the receiver, which is the puller of a pull; and at a server of files (pullLanes). It asks the file for the ranges that it needs, cuts them into pieces, and gives each lane a few of them at
-// a time, so that a lane that is faster than the others carries more.
+// laneGroup is one transfer of several lanes at the side that stores: a receiver, or a puller. It asks the file for the ranges that it needs, cuts them into pieces, and gives each
+// lane a few of them at a time, so that a lane that is faster than the others carries more. A server of files has a laneGroup for each pull too, for the source that its lanes read
+// (servedLanes); it uses none of the states.
 //
 //	opening     the first lane makes the file, and stores the head
 //	spreading   pieces are given to the lanes, and stored
@@ -132,7 +133,7 @@ func (b *laneBook) remove(g *laneGroup) {
 //	done        a lane that comes now has nothing to carry
 //	failed      one lane has failed, and all others end with its reason
 type laneGroup struct {
-	account *hostquota.Account // nil at a puller
+	account *hostquota.Account // of the host whose lanes were granted; nil at a puller
 	ref     laneRef
 	lanes   uint8 // that were granted; of a pull it is set again, with mu, when the size of the file is known
 	agreed  int64 // size of the file in the agreement of the first lane; -1: a pull
@@ -285,7 +286,8 @@ func (g *laneGroup) join(lane uint8, name string, chunks func() int64) (File, er
 	return &laneFile{g: g, lane: lane, name: name, late: g.done, chunks: chunks}, nil
 }
 
-// fail ends all lanes with the reason of one. The reason may come after its consequences for other lanes.
+// fail ends all lanes with the failure of one. A later failure replaces the reason if it is more likely the cause, because a lane may notice a consequence before another lane reports
+// the cause.
 func (g *laneGroup) fail(why *failure) {
 	g.mu.Lock()
 	if g.failed != nil || g.done {
@@ -465,8 +467,8 @@ func (l *laneFile) Choose(o Offer) error {
 	return g.file.Choose(o)
 }
 
-// fail ends all lanes with a failure of the file. It does so before this lane sends the failure to the peer, because the peer's repetition on another lane would count as
-// the reason otherwise. After a failure those of the file count no more, because Interrupt makes its methods fail.
+// fail ends all lanes with a failure of the file. It does so before this lane sends the failure to the peer, because the peer repeats it on the other lanes, and that repetition
+// would count as the reason otherwise. Later failures of the file do not count, because Interrupt makes its methods fail.
 func (l *laneFile) fail(err error) {
 	if l.g.hasFailed() {
 		return

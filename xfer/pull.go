@@ -35,7 +35,7 @@ import (
 // OPEN has the size of the file as number. FAILED answers a request that cannot be met.
 //
 // The puller is the receiver. If both sides agree that the receiver chooses, OPEN also has the length of the head: word has its low 32 bits, count its
-// high 32 bits. The server has no wishes, because it would learn something about other files of the puller by them. Those of the puller's user
+// high 32 bits. OPEN of a pull has no wishes, because by them the server would learn something about other files of the puller. The wishes of the puller's user
 // (Puller.Wishes) do not cross. WANT and NOTE are those of fast_message.go, and NOTE has no list of removals.
 const (
 	fastRequest = 24
@@ -149,17 +149,22 @@ type Puller struct {
 	// pull that was cut goes on where it stopped, if the file's directory has kept the received part (DirOptions.KeepFor). The server gets no sums of this side's bytes: it
 	// learns which ranges the file asks for.
 	Choose bool
-	// Wishes are those of this side's user, for the file; they need Choose: WishUpdate leaves out files of which this side has one with the size and time of the server's, WishChecksum
-	// those with the size and contents, WishDelete removes entries of a directory that the server does not have, and with WishDryRun Pull lists these, stores nothing and succeeds. They do not
-	// cross, but the server learns from the ranges that the file asks for which files this side has, and, of files that WishChecksum compares, which blocks are equal. Pull fails with
-	// [CodeUnsupported] if the server does not let pullers choose and the wishes have WishDelete or WishDryRun; without them all bytes cross then.
+	// Wishes are the wishes of this side's user. They need Choose, and the file obeys them:
+	//
+	//	WishUpdate    leaves out files of which this side has one with the size and time of the server's
+	//	WishChecksum  leaves out files of which this side has one with the size and contents of the server's
+	//	WishDelete    removes entries of a directory that the server does not have, at the end of the pull (tree.DirOptions.AllowDelete)
+	//	WishDryRun    with WishDelete: Pull lists these entries, stores nothing and succeeds. The server reports a cancelled transfer
+	//
+	// The wishes do not cross. From the ranges that the file asks for the server learns which of its files this side has, and with WishChecksum also which blocks of them are equal.
+	// If the server does not let pullers choose, all bytes cross; with WishDelete or WishDryRun, Pull fails with [CodeUnsupported] instead.
 	Wishes Wishes
-	// Remove is called for each entry that goes at the end of a pull with WishDelete, as [Choice.Remove] is, but by the goroutine that calls the file's methods. The names in the path are
-	// those of files of this side. nil: everything may be removed.
+	// Remove is called for each entry that a pull with WishDelete lists, and reports whether it may be removed. The path is as that of [Choice.Remove], but its names are those of this
+	// side. The goroutine that calls the file's methods calls Remove, so a call that blocks delays the pull. nil: everything may be removed.
 	Remove func(path string, directory bool) bool
-	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. Several need Choose. The server may grant fewer, or, as servers of
-	// earlier versions do, one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
-	// transfer fails.
+	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. More than one need Choose. The server may grant fewer; servers of
+	// earlier versions grant one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
+	// pull fails.
 	Lanes int
 	// Timeout bounds the time without progress, after which Pull ends the transfer, and the time until the server accepts; 0: 30 s.
 	Timeout  time.Duration
@@ -209,7 +214,7 @@ func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPor
 func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) error {
 	if !a.chooses && d.pullWishes&(WishDelete|WishDryRun) != 0 {
 		l.disconnect(ctx, disconnectLimit)
-		return failf(CodeUnsupported, "the server sends whole files and trees only, so that this side cannot choose from them, and removes nothing")
+		return failf(CodeUnsupported, "the server sends whole files and trees only, so that this side cannot find the entries that the server does not have: pull without WishDelete and WishDryRun")
 	}
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull, wishes: d.pullWishes}
 	var blocking interruptible
@@ -267,7 +272,7 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 	return err
 }
 
-// pullEnd returns the reason for which the first lane of a pull that has ended with err ends the others.
+// pullEnd returns the reason for the end of the other lanes of a pull, after the first lane has ended with err.
 func pullEnd(err error) error {
 	if err == nil {
 		return failf(CodeCanceled, "the transfer is complete")
@@ -438,9 +443,8 @@ type pulled struct {
 	m      *pullServer
 	open   func(FileRequest) (Source, io.Closer, error)
 	reader reader
-	closer io.Closer // of the source; nil: nothing to close
-	// spread is called with the source that is opened, of the first of several lanes; nil: it is not
-	spread func(*Source)
+	closer io.Closer     // of the source; nil: nothing to close
+	spread func(*Source) // shares the open source with the further lanes; nil: there are none
 }
 
 func (p *pulled) do(a action) event {
@@ -515,7 +519,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 	}
 	s = newSession(l, m, a, h.Hashes, work.do)
 	s.timeout, s.opening = h.timeout, openTimeout
-	if a.chooses && lane == 0 { // which ends the others
+	if a.chooses && lane == 0 { // the others end with it
 		s.working = max(longestWork, h.timeout)
 	}
 	if h.Trace != nil && lane == 0 {

@@ -418,7 +418,7 @@ func TestPullLaneWhileFileOpens(t *testing.T) {
 	opening.Wait()
 }
 
-// A request that gets no memory is granted no lanes, which nobody would give back.
+// A request that gets no memory is granted no lanes, because only the end of a transfer gives lanes back.
 func TestRefusedGetsNoLanes(t *testing.T) {
 	quota := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64, hostquota.Memory: 1})
 	h := &host{Receiver: &Receiver{Files: served(Source{})}, attr: verbs.DeviceAttr{MaxPrivateData: 512}, lanes: newLaneBook(64), book: quota}

@@ -89,7 +89,7 @@ func (s *session) begin(r Result, now bool) {
 	}
 }
 
-// setLanes makes the session that of the first lane of so many. A worker calls it when it opens the file of a pull, of which the size is not known before.
+// setLanes makes the session the first lane of a transfer of n lanes. The disk's worker calls it when the file of a pull is open, because the size of the file is not known before.
 func (s *session) setLanes(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,17 +51,18 @@ recv: it gets its name when it is complete and its digest was compared.
 If a pull is cut, also by ^C, the same get goes on where it stopped, within the
 time of --keep-for. Both sides compare the sums of the received part first.
 
-With --lanes N it spreads a file or a directory over N connections at most, of which
-the server grants some (serve-files --max-lanes). This helps where one connection
+With --lanes N it spreads a file or a directory over N connections, or over fewer if
+the server grants fewer (serve-files --max-lanes). This helps where one connection
 does not fill the network; within one machine it gains little.
 
---update and --checksum pull only files that differ from those that are here, and
-replace these. The server learns which files of its list are here, and with
---checksum also which blocks of files of the same size are equal.
+--update and --checksum pull only the files that differ from those here, and replace
+those. The server learns which files of its list are here, and with --checksum also
+which blocks of files of the same size are equal.
 
---delete removes entries of a directory here that the server does not serve, at the
-end, after their list was printed; --delete --dry-run prints the list only. Entries
-whose names begin with a dot stay without --allow-dotfiles.
+--delete prints the list of the entries of the directory here that the server does
+not serve, and removes them when all files are here. --delete --dry-run prints the
+list and does nothing else. Entries whose names begin with a dot stay, unless
+--allow-dotfiles is given.
 
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
@@ -89,7 +90,7 @@ right.`,
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.sync.update, "update", false, "leave out files of which there is one here with the same size and time; implies --overwrite")
 	f.BoolVar(&o.sync.checksum, "checksum", false, "leave out files of which there is one here with the same size and contents; implies --overwrite")
-	f.BoolVar(&o.sync.remove, "delete", false, "remove entries that a directory here has and the server's has not; the list of it is printed first. Implies --overwrite")
+	f.BoolVar(&o.sync.remove, "delete", false, "remove the entries of a directory here that the server's directory does not have, after printing their list; implies --overwrite")
 	f.BoolVar(&o.dryRun, "dry-run", false, "with --delete, list the entries that would be removed, and store nothing")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name")
 	keepFlag(f, &o.storage.KeepFor, "")

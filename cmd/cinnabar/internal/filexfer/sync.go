@@ -22,7 +22,7 @@ type syncOptions struct {
 func (o *syncOptions) registerSync(f *pflag.FlagSet) {
 	f.BoolVar(&o.update, "update", false, "leave out files of which the receiver has one with the same size and time; implies --preserve")
 	f.BoolVar(&o.checksum, "checksum", false, "leave out files of which the receiver has one with the same size and contents")
-	f.BoolVar(&o.remove, "delete", false, "remove entries that a directory at the receiver has and this one has not; the list of it is printed first. The receiver must allow it (recv --allow-delete)")
+	f.BoolVar(&o.remove, "delete", false, "remove the entries of the receiver's directory that this one does not have, after printing their list; the receiver must allow it (recv --allow-delete)")
 }
 
 // checkSync checks the options.
