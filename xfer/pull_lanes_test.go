@@ -342,6 +342,28 @@ func TestPullLaneDies(t *testing.T) {
 	}
 }
 
+// A lane that has joined and says nothing more does not keep the source open, nor the place of the first lane, after the end of that one.
+func TestPullLaneStalls(t *testing.T) {
+	ctx := testContext(t)
+	var closed atomic.Int32
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
+		return chosenOf(noise(12<<20), 0), closeCount{&closed}, nil
+	}}, DirOptions{})
+	first, ref := pullFirst(t, srv, 2)
+	lane := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
+	lane.send(appendFast(nil, pullRequest("f")))
+	lane.fast(fastAttr)
+	lane.fast(fastOpen)
+	first.leave()
+	_, err := srv.outcome(ctx)
+	wantCode(t, err, CodeLost, false)
+	if closed.Load() != 1 {
+		t.Errorf("at the end of the pull the source was closed %d times", closed.Load())
+	}
+	lane.fast(fastFailed)
+	lane.ends()
+}
+
 // A server that breaks the rules on a lane ends the pull, and leaves nothing.
 func TestBadServerOfLanes(t *testing.T) {
 	const size = 12 << 20
