@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"cinnabar/verbs"
@@ -445,23 +447,62 @@ func TestReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	if path, _, _, ok := tr.Reading(); ok {
-		t.Errorf("before the first byte of data it reads %q", path)
+	if p, ok := tr.Reading(); ok || len(tr.Active()) > 0 {
+		t.Errorf("before the first byte of data it reads %+v", p)
 	}
 	src := tr.Source()
 	head := src.Size - tr.Manifest().Data
 	at := int64(0)
 	for _, tt := range []struct {
-		n          int64
-		path       string
-		done, size int64
-	}{{head + 4, "a/one", 4, 10}, {6, "a/one", 10, 10}, {1, "b", 1, 20}, {19, "b", 20, 20}} {
+		n int64
+		Place
+	}{{head + 4, Place{"a/one", 4, 10}}, {6, Place{"a/one", 10, 10}}, {1, Place{"b", 1, 20}}, {19, Place{"b", 20, 20}}} {
 		if _, err := tr.ReadAt(make([]byte, tt.n), at); err != nil {
 			t.Fatal(err)
 		}
 		at += tt.n
-		if path, done, size, ok := tr.Reading(); path != tt.path || done != tt.done || size != tt.size || !ok {
-			t.Errorf("after %d bytes: %q, %d, %d, %t; want %+v", at, path, done, size, ok, tt)
+		if p, ok := tr.Reading(); p != tt.Place || !ok {
+			t.Errorf("after %d bytes: %+v, %t; want %+v", at, p, ok, tt.Place)
+		}
+		if a := tr.Active(); len(a) != 1 || a[0] != tt.Place {
+			t.Errorf("after %d bytes %+v are active, want %+v", at, a, tt.Place)
 		}
 	}
+}
+
+// TestActive reads files in turns, as lanes do: each file that is not at its end is active for a second, in the order of the tree, and of more
+// than 8 files those that were read last.
+func TestActive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &Tree{manifest: &Manifest{Entries: []Entry{{}}}}
+		for i := range 12 {
+			tr.manifest.Entries = append(tr.manifest.Entries, Entry{Name: fmt.Sprint("f", i), Depth: 1, Size: 100})
+		}
+		want := func(files ...int) {
+			t.Helper()
+			var got []int
+			for _, p := range tr.Active() {
+				got = append(got, slices.IndexFunc(tr.manifest.Entries, func(e Entry) bool { return e.Name == p.Path }))
+			}
+			if !slices.Equal(got, files) {
+				t.Errorf("files %v are active, want %v", got, files)
+			}
+		}
+		for i := range 12 {
+			tr.reading.set(i+1, 10)
+			time.Sleep(time.Millisecond) //nolint:forbidigo // simulated time
+		}
+		want(5, 6, 7, 8, 9, 10, 11, 12)
+		tr.reading.set(5, 100)
+		tr.reading.set(7, 20)
+		want(6, 7, 8, 9, 10, 11, 12)
+		time.Sleep(activeTime - time.Millisecond) //nolint:forbidigo // simulated time
+		tr.reading.set(9, 20)
+		want(7, 9)
+		time.Sleep(time.Hour) //nolint:forbidigo // simulated time
+		want(9)
+		if p, ok := tr.Reading(); !ok || p != (Place{"f8", 20, 100}) {
+			t.Errorf("the last reading is %+v, %t", p, ok)
+		}
+	})
 }

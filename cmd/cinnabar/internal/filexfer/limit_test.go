@@ -159,7 +159,7 @@ func TestProgressJSON(t *testing.T) {
 func TestMeter(t *testing.T) {
 	var o clitest.Output
 	r, c := sampleReporter(sendWords, true, &o)
-	r.outlook = &outlook{active: func() (string, int64, int64, bool) { return "2026/a\x1b.raw", 1, 2, true }}
+	r.outlook = &outlook{tree: places{{Path: "2026/a\x1b.raw", Done: 1, Size: 2}}}
 	unknown := sampleBasic
 	unknown.Size, unknown.Name = -1, "stream"
 	for _, res := range []xfer.Result{sampleFast, unknown} {
@@ -203,12 +203,18 @@ func TestLooksEnd(t *testing.T) {
 	}
 }
 
+// places are the files of a tree that are being read.
+type places []tree.Place
+
+func (p places) Reading() (tree.Place, bool) { return p[0], true }
+func (p places) Active() []tree.Place        { return p }
+
 func TestOutlookLines(t *testing.T) {
 	o := &outlook{files: 3, size: 4 << 20}
 	o.done.Store(1 << 20)
 	o.ended.Store(1)
-	o.active = func() (string, int64, int64, bool) { return "a/\x1b[2J", 0, 0, true }
-	want := "  a/?[2J 0 B / 0 B [====================] 100 %\nall files, 2 of 3 1.0 MiB / 4.0 MiB [=====---------------] 25 %"
+	o.tree = places{{Path: "a/\x1b[2J"}, {Path: "b", Done: 1 << 10, Size: 4 << 10}}
+	want := "  a/?[2J 0 B / 0 B [====================] 100 %\n  b 1.0 KiB / 4.0 KiB [=====---------------] 25 %\nall files, 2 of 3 1.0 MiB / 4.0 MiB [=====---------------] 25 %"
 	if got := strings.Join(o.lines(100), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

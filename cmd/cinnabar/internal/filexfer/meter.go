@@ -127,8 +127,8 @@ func (m *meter) look(now time.Time) {
 	} else if m.size >= 0 && m.rate > 0 {
 		e.SecondsLeft = cli.Round2(float64(m.size-m.done) / m.rate)
 	}
-	if path, _, _, ok := m.r.outlook.file(); ok {
-		e.File = path
+	if p, ok := m.r.outlook.file(); ok {
+		e.File = p.Path
 	}
 	_ = m.r.event(e) // the line about the result says it, which uses the same stream
 }

@@ -11,17 +11,23 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/xfer/tree"
 )
 
-// outlook is the text beside the bar of a transfer: all files of the command, and the file of a tree that is being read. A nil outlook shows nothing.
+// outlook is the text beside the bar of a transfer: all files of the command, and the files of a tree that are being read. A nil outlook shows nothing.
 type outlook struct {
 	files, size int64        // of the whole command; files is 0 if there is one file only
 	ended       atomic.Int64 // files that were sent or have failed
 	done        atomic.Int64 // bytes, those of failed files included
 
-	// active returns the file of a tree that is being read, its bytes so far, and its size; nil: there is no tree. The
-	// goroutine of the command changes it between transfers only.
-	active func() (path string, done, size int64, ok bool)
+	// tree is the tree that is being read; nil: there is none. The goroutine of the command changes it between transfers only.
+	tree readTree
+}
+
+// readTree is a [tree.Tree].
+type readTree interface {
+	Reading() (p tree.Place, ok bool)
+	Active() []tree.Place
 }
 
 // add counts bytes that the receiver has stored.
@@ -50,12 +56,20 @@ func (o *outlook) finish(before int64, path string) {
 	}
 }
 
-// file returns the file of a tree that is being read.
-func (o *outlook) file() (path string, done, size int64, ok bool) {
-	if o == nil || o.active == nil {
-		return "", 0, 0, false
+// file returns the file of a tree that was read last.
+func (o *outlook) file() (p tree.Place, ok bool) {
+	if o == nil || o.tree == nil {
+		return tree.Place{}, false
 	}
-	return o.active()
+	return o.tree.Reading()
+}
+
+// active returns the files of a tree that are being read.
+func (o *outlook) active() []tree.Place {
+	if o.tree == nil {
+		return nil
+	}
+	return o.tree.Active()
 }
 
 // filler returns the lines below a bar; nil: there are none.
@@ -75,8 +89,8 @@ func (o *outlook) filler() mpb.BarFiller {
 
 // lines returns the lines below a bar, none longer than width columns.
 func (o *outlook) lines(width int) (lines []string) {
-	if path, done, size, ok := o.file(); ok {
-		lines = append(lines, lineBar("  "+shorten(cli.Printable(path), barNameWidth), done, size, width))
+	for _, p := range o.active() {
+		lines = append(lines, lineBar("  "+shorten(cli.Printable(p.Path), barNameWidth), p.Done, p.Size, width))
 	}
 	if o.files > 0 {
 		n := min(o.ended.Load()+1, o.files)

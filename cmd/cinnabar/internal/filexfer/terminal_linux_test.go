@@ -242,7 +242,7 @@ func TestBarOnNarrowTerminal(t *testing.T) {
 func TestLinesBelowBar(t *testing.T) {
 	term := openTerminal(t)
 	r := newReporter(t.Context(), sendWords, false, cli.Streams{Out: term.program, Err: term.program})
-	r.outlook = &outlook{files: 2, size: 16 << 30, active: func() (string, int64, int64, bool) { return "2026/one.raw", 1 << 30, 2 << 30, true }}
+	r.outlook = &outlook{files: 2, size: 16 << 30, tree: places{{Path: "2026/one.raw", Done: 1 << 30, Size: 2 << 30}}}
 	p := r.watch()
 	big := sampleFast
 	big.Size = 8 << 30

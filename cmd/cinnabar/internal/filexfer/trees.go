@@ -107,8 +107,8 @@ func (t *sending) tree(ctx context.Context, path string) (err error) {
 	}
 	defer cli.Shut(tr)
 	if t.r.outlook != nil {
-		t.r.outlook.active = tr.Reading
-		defer func() { t.r.outlook.active = nil }()
+		t.r.outlook.tree = tr
+		defer func() { t.r.outlook.tree = nil }()
 	}
 	res, err := t.reach(ctx, limitSource(t.o.treeSource(tr, t.r), t.limit))
 	if err != nil {
