@@ -447,6 +447,8 @@ func TestRefusedGetsNoLanes(t *testing.T) {
 	private := appendHello(nil, hello{pull: true, choice: true, lanes: 4, digest: SHA256, chunk: minChunk, buffers: 1})
 	_, _, err := h.decide(private, quota.Account(hostNumber(1)))
 	wantText(t, err.Error(), "bytes for buffers are in use")
+	h.lanes.mu.Lock()
+	defer h.lanes.mu.Unlock()
 	if len(h.lanes.groups) > 0 || len(h.lanes.granted) > 0 {
 		t.Errorf("%d transfers and %d hosts have lanes", len(h.lanes.groups), len(h.lanes.granted))
 	}
@@ -456,20 +458,25 @@ func TestRefusedGetsNoLanes(t *testing.T) {
 func TestPullLanesGivenBack(t *testing.T) {
 	account := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64}).Account(hostNumber(1))
 	b := newLaneBook(64)
+	granted := func() int64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.granted[account]
+	}
 	agreed := &agreement{pull: true, size: -1, buffers: 8, chunk: defaultChunk}
 	for size, want := range map[int64]int64{leastLane: 0, 3 * leastLane: 2, 100 * leastLane: 7} {
 		g := b.grant(account, 8, agreed)
 		src := chosenOf(nil, 0)
 		src.Size = size
 		b.settle(g, g.spreadServed(FileRequest{RequestFile, "f"}, &src))
-		if got := b.granted[account]; got != want {
+		if got := granted(); got != want {
 			t.Errorf("a pull of %d bytes has %d further lanes, want %d", size, got, want)
 		}
 		if err := g.claim(uint8(want) + 1); err == nil {
 			t.Errorf("a pull of %d bytes has a lane %d", size, want+2)
 		}
-		if b.remove(g); len(b.granted) > 0 {
-			t.Errorf("after the pull its host has %d further lanes", b.granted[account])
+		if b.remove(g); granted() > 0 {
+			t.Errorf("after the pull its host has %d further lanes", granted())
 		}
 	}
 }

@@ -142,6 +142,7 @@ func (c *Class) Lends(to na.Addr) bool {
 	case wire.Detect:
 		b := buildOf(to)
 		return b.valid() && (b.form == wire.FormShort || c.limits.Sealed)
+	case wire.Checksums:
 	}
 	return c.limits.Sealed
 }

@@ -470,7 +470,7 @@ func (c *conn) flushLocked(list endings) endings {
 		return list
 	}
 	// A credit packet goes first, and may take the last credit, because the peer may be waiting for it to send one itself.
-	if c.flow && c.owed >= c.grantFromLocked() && c.credits > 0 && len(c.free) > 0 {
+	if c.flow && c.owed >= c.window/2 && c.credits > 0 && len(c.free) > 0 {
 		slot := c.takeSlotLocked()
 		c.slot(slot).putCredit(c.peerIndex, c.owed)
 		c.allowed += c.owed
@@ -511,18 +511,6 @@ func (c *conn) flushLocked(list endings) endings {
 	}
 	c.postBatchLocked()
 	return list
-}
-
-// grantFromLocked returns the number of owed receives from which on they are granted to the peer: half of the window. A connection with a receive queue
-// of its own that has no message to send waits until three quarters are owed, because the credit packet then mostly goes with the next message, by one
-// system call of the software device and one of the peer's.
-//
-// +checklocks:c.mu
-func (c *conn) grantFromLocked() int {
-	if c.shared == nil && c.head == len(c.queue) && c.credits > 1 {
-		return c.window * 3 / 4
-	}
-	return c.window / 2
 }
 
 // addLocked adds a work request with its piece of memory to batch, which flushLocked posts.
