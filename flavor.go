@@ -103,7 +103,7 @@ type procedure struct {
 // plans are the plans of a type for messages over the network and over shared memory.
 type plans struct {
 	network, shared codec.Plan
-	keeps           bool         // values may have parts of the message in place of copies
+	keeps           bool         // values have a []byte, which may be a part of the message in place of a copy, or be left out of it; most have none
 	copies          atomic.Int32 // the number of further large messages to be received in memory that is used again
 }
 
@@ -241,7 +241,7 @@ func (p *procedure) lendInput(k *hg.Call, parent uint64, in any, to hg.Route) (h
 
 // lends reports whether lendInput should be used.
 func (p *procedure) lends(in any, to hg.Route) bool {
-	return !p.oneWay && codecplan.Lends(p.in.on(to), in, hg.LargePayload)
+	return !p.oneWay && p.in.keeps && codecplan.Lends(p.in.on(to), in, hg.LargePayload)
 }
 
 // decodeInput reads the payload of a request that has come over by. parent is wire.NoParent if the flavour's header has none.

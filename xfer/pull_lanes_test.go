@@ -316,18 +316,24 @@ func TestPullLanesStranger(t *testing.T) {
 	}
 }
 
-// A lane of a pull that dies with a part ends the pull with its reason at the server too.
-func TestPullLaneDies(t *testing.T) {
-	ctx := testContext(t)
-	var closed atomic.Int32
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
-		return chosenOf(noise(12<<20), 0), closeCount{&closed}, nil
+// pullJoined pulls a file of 12 MiB by two lanes that tests drive: the server has opened the file for both. closed counts how often it has closed the source.
+func pullJoined(t *testing.T) (srv *server, first, lane *rawPeer, closed *atomic.Int32) {
+	closed = &atomic.Int32{}
+	srv = serve(t, device(t, iwarp.Config{}), Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
+		return chosenOf(noise(12<<20), 0), closeCount{closed}, nil
 	}}, DirOptions{})
 	first, ref := pullFirst(t, srv, 2)
-	lane := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
+	lane = dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
 	lane.send(appendFast(nil, pullRequest("f")))
 	lane.fast(fastAttr)
 	lane.fast(fastOpen)
+	return srv, first, lane, closed
+}
+
+// A lane of a pull that dies with a part ends the pull with its reason at the server too.
+func TestPullLaneDies(t *testing.T) {
+	ctx := testContext(t)
+	srv, first, lane, closed := pullJoined(t)
 	lane.send(appendFast(nil, fastMessage{kind: fastLayout, length: minChunk, number: lane.region().Addr, word: lane.region().RKey, count: 1}))
 	lane.send(appendFast(nil, fastMessage{kind: fastWant, word: 1, count: 1, tail: (&ranges{}).append(nil, Range{Length: 8 << 20})}))
 	lane.fast(fastChunk)
@@ -345,15 +351,7 @@ func TestPullLaneDies(t *testing.T) {
 // A lane that has joined and says nothing more does not keep the source open, nor the place of the first lane, after the end of that one.
 func TestPullLaneStalls(t *testing.T) {
 	ctx := testContext(t)
-	var closed atomic.Int32
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Files: func(context.Context, netip.AddrPort, FileRequest) (Source, io.Closer, error) {
-		return chosenOf(noise(12<<20), 0), closeCount{&closed}, nil
-	}}, DirOptions{})
-	first, ref := pullFirst(t, srv, 2)
-	lane := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
-	lane.send(appendFast(nil, pullRequest("f")))
-	lane.fast(fastAttr)
-	lane.fast(fastOpen)
+	srv, first, lane, closed := pullJoined(t)
 	first.leave()
 	_, err := srv.outcome(ctx)
 	wantCode(t, err, CodeLost, false)
