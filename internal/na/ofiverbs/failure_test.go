@@ -264,6 +264,7 @@ func TestCancelHeld(t *testing.T) {
 				f.accept(1)
 				sent.want(t, 0)
 				held := f.move(false, size)
+				f.pending(map[string]*call{"the read": held}) // waits until the device has its pieces
 				unsent, second := f.request(2)
 				others := map[string]*call{"get": f.move(false, 100), "put": f.move(true, 100)}
 				begin := time.Now()
