@@ -335,7 +335,7 @@ func forgetFile(b *testing.B) {
 
 // xferFile receives one file after the other.
 func xferFile() error {
-	dir, err := xfer.OpenDir(os.Getenv(fileDirEnv), xfer.DirOptions{Overwrite: true})
+	dir, err := xfer.OpenDir(context.Background(), os.Getenv(fileDirEnv), xfer.DirOptions{Overwrite: true})
 	if err != nil {
 		return err
 	}

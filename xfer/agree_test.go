@@ -1,9 +1,11 @@
 package xfer
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"runtime"
 	"sync"
@@ -223,7 +225,7 @@ func TestProgress(t *testing.T) {
 	// A transfer that is refused begins at the sender and never at the receiver.
 	send, receive := &recorder{t: t}, &recorder{t: t}
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{Progress: func() Progress { return receive },
-		Open: func(string, Meta, int64) (File, error) { return nil, errors.New("no") }}, DirOptions{})
+		Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, errors.New("no") }}, DirOptions{})
 	s := Sender{Progress: func() Progress { return send }}
 	_, err := s.Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("f", nil))
 	srv.stop()

@@ -3,6 +3,8 @@
 package xfer
 
 import (
+	"context"
+	"net/netip"
 	"runtime"
 	"testing"
 
@@ -13,7 +15,7 @@ import (
 // on purpose, and the device allocates others.
 func TestNoAllocationsPerChunk(t *testing.T) {
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(string, Meta, int64) (File, error) { return discard{}, nil }}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return discard{}, nil }}, DirOptions{})
 	dev := device(t, iwarp.Config{})
 	for _, p := range []Protocol{Basic, Fast} {
 		allocs := func(chunks int64) float64 {

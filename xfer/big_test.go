@@ -95,7 +95,7 @@ func bigVictim(args []string) error {
 			return err
 		}
 		fmt.Println(l.Addr())
-		r := Receiver{Open: func(string, Meta, int64) (File, error) { return &rampFile{}, nil }}
+		r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return &rampFile{}, nil }}
 		_, err = r.ServeOne(context.Background(), l)
 	}
 	fmt.Println(residentPeak())

@@ -228,7 +228,7 @@ func sendTo(t *testing.T, f File, s Sender, src Source) (Result, Result, error) 
 	served := make(chan outcome, 1)
 	observe := func() Progress { return &recorder{t: t, simulated: true} }
 	s.Progress = observe
-	r := Receiver{Open: func(string, Meta, int64) (File, error) { return f, nil }, Progress: observe}
+	r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return f, nil }, Progress: observe}
 	go func() {
 		res, err := r.ServeOne(t.Context(), l)
 		served <- outcome{res, err}

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"hash"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +81,7 @@ func TestDigestRefused(t *testing.T) {
 		"basic receiver":    {Receiver{Protocol: Basic, Hashes: doubles}, Sender{Digest: double, Hashes: doubles}, []string{"no protocol that this receiver takes (basic)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.r.Open = func(string, Meta, int64) (File, error) {
+			c.r.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
 				t.Error("a file was made")
 				return nil, errors.New("no")
 			}
@@ -174,7 +175,7 @@ func TestDigestSettings(t *testing.T) {
 	} {
 		_, err := (&Sender{Digest: c.digest, Protocol: c.protocol, Hashes: c.hashes}).Send(ctx, dev, l.Addr(), sourceOf("f", nil))
 		wantCode(t, err, CodeUnsupported, false, want)
-		_, err = (&Receiver{Open: func(string, Meta, int64) (File, error) { return nil, nil }, Digest: c.digest, Protocol: c.protocol, Hashes: c.hashes}).ServeOne(ctx, l)
+		_, err = (&Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, nil }, Digest: c.digest, Protocol: c.protocol, Hashes: c.hashes}).ServeOne(ctx, l)
 		wantCode(t, err, CodeUnsupported, false, want)
 	}
 	if err := l.Close(); err != nil {

@@ -1,12 +1,14 @@
 package xfer
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -70,22 +72,26 @@ type Dir struct {
 
 // OpenDir opens the directory at path. On Linux and macOS, unless opt.KeepPartial is set, it removes the temporary files of killed
 // receivers: those that have not been written to for 24 hours, or for opt.KeepFor, and that no process has locked. Open does the same once an hour.
-func OpenDir(path string, opt DirOptions) (*Dir, error) {
+// If ctx ends before, OpenDir fails with its cause.
+func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
 	d := &Dir{root: root, opt: opt, busy: make(map[string]struct{})}
-	d.clean(time.Now())
+	d.clean(ctx, time.Now())
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), root.Close())
+	}
 	return d, nil
 }
 
 // staleAfter is the age of the last write after which an unlocked temporary file is removed.
 const staleAfter = 24 * time.Hour
 
-// removeStale removes the temporary files of killed receivers. It ignores errors, because a receiver works beside a file that
+// removeStale removes the temporary files of killed receivers, until ctx ends. It ignores errors, because a receiver works beside a file that
 // cannot be removed.
-func (d *Dir) removeStale(now time.Time) {
+func (d *Dir) removeStale(ctx context.Context, now time.Time) {
 	f, err := d.root.Open(".")
 	if err != nil {
 		return
@@ -94,6 +100,9 @@ func (d *Dir) removeStale(now time.Time) {
 	for {
 		entries, err := f.ReadDir(entriesAtOnce)
 		for _, e := range entries {
+			if ctx.Err() != nil {
+				return
+			}
 			if isTemp(e.Name()) && e.Type().IsRegular() {
 				d.removeIfStale(e.Name(), now)
 			}
@@ -136,19 +145,23 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Open makes a temporary file for name, which must pass [CheckName] and may begin with a dot only if
-// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received.
-func (d *Dir) Open(name string, meta Meta, size int64) (File, error) {
+// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received. When ctx ends, the file
+// ends the comparison of a kept part, and Open the look for temporary files of killed receivers; a Commit is not cut short. The address of the sender has no meaning.
+func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	if !d.opt.AllowDotFiles && strings.HasPrefix(name, ".") {
 		return nil, failf(CodeName, "%q begins with a dot, and this receiver takes no such names", name)
 	}
-	d.clean(time.Now())
+	d.clean(ctx, time.Now())
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err := d.claim(name); err != nil {
 		return nil, err
 	}
-	f, err := d.create(name, meta)
+	f, err := d.create(ctx, name, meta)
 	if err != nil {
 		d.release(name)
 		return nil, err
@@ -174,7 +187,7 @@ func (d *Dir) release(name string) {
 }
 
 // create checks that name may be used and makes the temporary file.
-func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
+func (d *Dir) create(ctx context.Context, name string, meta Meta) (*dirFile, error) {
 	switch old, err := d.root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -203,12 +216,13 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 		return nil, storageFailure("create", name, err)
 	}
 	locked := lockTemp(f) == nil // without locks it is only not removed if this process is killed, and does not resume
-	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta, chmod: given, locked: locked}, nil
+	return &dirFile{File: f, ctx: ctx, dir: d, name: name, temp: temp, meta: meta, chmod: given, locked: locked}, nil
 }
 
 // dirFile is a file under its temporary name.
 type dirFile struct {
 	*os.File
+	ctx        context.Context // of Open
 	dir        *Dir
 	name, temp string
 	meta       Meta

@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -315,6 +316,9 @@ func (f *dirFile) Sum(req Range, sum [SumLen]byte) error {
 	h := r.offer.NewHash()
 	b := make([]byte, min(block, req.Length))
 	for at := req.Offset; at < req.Offset+req.Length; at += int64(len(b)) {
+		if f.ctx.Err() != nil {
+			return context.Cause(f.ctx)
+		}
 		b = b[:min(int64(len(b)), req.Offset+req.Length-at)]
 		if n, _ := from.ReadAt(b, at); n < len(b) { // it has become shorter, or cannot be read
 			r.setDiffers(req.Offset)
@@ -376,8 +380,8 @@ func (o *DirOptions) maxAge() time.Duration {
 // cleanEvery is the time after which a directory that is in use looks for stale temporary files again.
 const cleanEvery = time.Hour
 
-// clean removes stale temporary files, if the last look was long ago.
-func (d *Dir) clean(now time.Time) {
+// clean removes stale temporary files, if the last look was long ago, or was ended by its ctx.
+func (d *Dir) clean(ctx context.Context, now time.Time) {
 	if d.opt.KeepPartial {
 		return
 	}
@@ -387,7 +391,13 @@ func (d *Dir) clean(now time.Time) {
 		d.cleaned = now
 	}
 	d.mu.Unlock()
-	if due {
-		d.removeStale(now)
+	if !due {
+		return
+	}
+	d.removeStale(ctx, now)
+	if ctx.Err() != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.cleaned = time.Time{}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -153,9 +154,9 @@ func TestResumeIsLocked(t *testing.T) {
 	path := t.TempDir()
 	var files []*dirFile
 	for range 2 { // two Dirs stand for two processes
-		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		d := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 		defer d.Close()
-		files = append(files, must(d.Open("f", Meta{}, 10))(t).(*dirFile))
+		files = append(files, must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 10))(t).(*dirFile))
 	}
 	offer := Offer{Size: 10, NewHash: Hashes{}.sumHash(SHA256)}
 	if err := files[0].Choose(offer); err != nil {
@@ -250,7 +251,7 @@ func replacing(t *testing.T, opt DirOptions, data string, o Offer) (f *dirFile, 
 	t.Helper()
 	path := t.TempDir()
 	opt.Overwrite = true
-	d := must(OpenDir(path, opt))(t)
+	d := must(OpenDir(t.Context(), path, opt))(t)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -261,7 +262,7 @@ func replacing(t *testing.T, opt DirOptions, data string, o Offer) (f *dirFile, 
 	if err := errors.Join(os.WriteFile(at, []byte(data), 0o644), os.Chtimes(at, then, then)); err != nil {
 		t.Fatal(err)
 	}
-	f = must(d.Open("f", Meta{ModTime: then}, int64(len(data))))(t).(*dirFile)
+	f = must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{ModTime: then}, int64(len(data))))(t).(*dirFile)
 	o.Size, o.NewHash = int64(len(data)), sha256.New
 	if err := f.Choose(o); err != nil {
 		t.Fatal(err)
@@ -346,12 +347,12 @@ func TestPartBehindHead(t *testing.T) {
 		8: {Last: true},
 	} {
 		path := t.TempDir()
-		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		d := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 		part := filepath.Join(path, partialName("f"))
 		if err := os.WriteFile(part, []byte("the part"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f := must(d.Open("f", Meta{}, 8))(t).(*dirFile)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 8))(t).(*dirFile)
 		if err := f.Choose(Offer{Head: head, Size: 8, NewHash: sha256.New}); err != nil {
 			t.Fatal(err)
 		}
@@ -373,13 +374,13 @@ func TestPartialBecomesShorter(t *testing.T) {
 		t.Skip("transfers resume where files can be locked: on Linux and macOS")
 	}
 	path := t.TempDir()
-	d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+	d := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 	defer d.Close()
 	part := filepath.Join(path, partialName("f"))
 	if err := os.WriteFile(part, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := must(d.Open("f", Meta{}, 6))(t).(*dirFile)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 6))(t).(*dirFile)
 	if err := f.Choose(Offer{Size: 6, NewHash: sha256.New}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ package xfer
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,16 +36,16 @@ func TestStalePartsAreRemoved(t *testing.T) {
 	}
 	want := append(slices.Clone(other), part("3"), part("4"), part("5"))
 
-	keeps := must(OpenDir(path, DirOptions{KeepPartial: true}))(t)
+	keeps := must(OpenDir(t.Context(), path, DirOptions{KeepPartial: true}))(t)
 	if got := entries(t, path); !slices.Contains(got, part("1")) {
 		t.Errorf("a directory that keeps parts has removed one: %q", got)
 	}
-	f := must(keeps.Open("held", Meta{}, 1))(t)
+	f := must(keeps.Open(t.Context(), netip.AddrPort{}, "held", Meta{}, 1))(t)
 	held := f.(*dirFile).temp
 	if err := os.Chtimes(filepath.Join(path, held), long, long); err != nil {
 		t.Fatal(err)
 	}
-	d := must(OpenDir(path, DirOptions{}))(t)
+	d := must(OpenDir(t.Context(), path, DirOptions{}))(t)
 	want = append(want, held)
 	slices.Sort(want)
 	if got := entries(t, path); !slices.Equal(got, want) {
@@ -65,15 +66,15 @@ func TestStalePartsAreRemoved(t *testing.T) {
 // gets its name. A receiver that opens the directory just then does not remove it.
 func TestPartOfOldFileIsKept(t *testing.T) {
 	path := t.TempDir()
-	d := must(OpenDir(path, DirOptions{}))(t)
-	file := must(d.Open("old", Meta{ModTime: time.Now().Add(-2 * staleAfter)}, 1))(t).(*dirFile)
+	d := must(OpenDir(t.Context(), path, DirOptions{}))(t)
+	file := must(d.Open(t.Context(), netip.AddrPort{}, "old", Meta{ModTime: time.Now().Add(-2 * staleAfter)}, 1))(t).(*dirFile)
 	if _, err := file.WriteAt([]byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.finish(); err != nil { // the first half of Commit
 		t.Fatal(err)
 	}
-	other := must(OpenDir(path, DirOptions{}))(t)
+	other := must(OpenDir(t.Context(), path, DirOptions{}))(t)
 	if got := entries(t, path); !slices.Equal(got, []string{file.temp}) {
 		t.Errorf("the directory has %q, want %q", got, file.temp)
 	}

@@ -1,8 +1,10 @@
 package xfer
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +18,7 @@ import (
 // put stores data as a transfer does.
 func put(t *testing.T, d *Dir, name string, meta Meta, data string) error {
 	t.Helper()
-	f, err := d.Open(name, meta, int64(len(data)))
+	f, err := d.Open(t.Context(), netip.AddrPort{}, name, meta, int64(len(data)))
 	if err != nil {
 		return err
 	}
@@ -32,7 +34,7 @@ func put(t *testing.T, d *Dir, name string, meta Meta, data string) error {
 func openDir(t *testing.T, opt DirOptions) (*Dir, string) {
 	t.Helper()
 	path := t.TempDir()
-	d := must(OpenDir(path, opt))(t)
+	d := must(OpenDir(t.Context(), path, opt))(t)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -74,7 +76,7 @@ func TestDirRefusesToOverwrite(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// A file that comes into being while the transfer runs.
-	f := must(d.Open("late", Meta{}, 1))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "late", Meta{}, 1))(t)
 	if err := os.WriteFile(filepath.Join(path, "late"), []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestDirOverwrites(t *testing.T) {
 	}
 	wantContent(t, filepath.Join(path, "f"), "2nd")
 	// The old file stays until the new one is complete.
-	f := must(d.Open("f", Meta{}, 5))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 5))(t)
 	if _, err := f.WriteAt([]byte("third"), 0); err != nil {
 		t.Error(err)
 	}
@@ -120,8 +122,8 @@ func TestDirOverwrites(t *testing.T) {
 // One name is received once at a time, and again after a failure.
 func TestDirNameInUse(t *testing.T) {
 	d, path := openDir(t, DirOptions{Overwrite: true})
-	f := must(d.Open("f", Meta{}, 0))(t)
-	if _, err := d.Open("f", Meta{}, 0); !errors.Is(err, CodeExists) || !strings.Contains(err.Error(), "right now") {
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 0))(t)
+	if _, err := d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 0); !errors.Is(err, CodeExists) || !strings.Contains(err.Error(), "right now") {
 		t.Errorf("got %v", err)
 	}
 	for range 2 { // a second Discard does nothing
@@ -237,7 +239,7 @@ func TestDirTemporaryMode(t *testing.T) {
 		"not wanted":     {DirOptions{IgnoreMeta: true}, Meta{Mode: 0o600}, 0o644},
 	} {
 		d, path := openDir(t, c.opt)
-		f := must(d.Open("f", c.meta, 1))(t)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, "f", c.meta, 1))(t)
 		info := must(os.Stat(filepath.Join(path, entries(t, path)[0])))(t)
 		if got := info.Mode().Perm(); got&^c.most != 0 {
 			t.Errorf("%s: mode %v on the way", name, got)
@@ -259,7 +261,7 @@ func TestDirExclusiveNames(t *testing.T) {
 		"link":   func(_ *Dir, f *dirFile) error { return f.link() },
 	} {
 		d, path := openDir(t, DirOptions{})
-		f := must(d.create("f", Meta{}))(t)
+		f := must(d.create(t.Context(), "f", Meta{}))(t)
 		if err := f.finish(); err != nil {
 			t.Fatal(err)
 		}
@@ -292,7 +294,7 @@ func TestDirUndo(t *testing.T) {
 	sync := failf(CodeStorage, "cannot sync the directory")
 	for _, overwrite := range []bool{false, true} {
 		d, path := openDir(t, DirOptions{Overwrite: overwrite})
-		f := must(d.create("f", Meta{}))(t)
+		f := must(d.create(t.Context(), "f", Meta{}))(t)
 		if err := errors.Join(f.finish(), f.rename()); err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +307,7 @@ func TestDirUndo(t *testing.T) {
 		}
 	}
 	d, path := openDir(t, DirOptions{})
-	f := must(d.create("f", Meta{}))(t)
+	f := must(d.create(t.Context(), "f", Meta{}))(t)
 	if err := errors.Join(f.finish(), f.rename(), os.Remove(filepath.Join(path, "f"))); err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +351,7 @@ func TestPreserve(t *testing.T) {
 // parity: B44
 func TestDirKeepsPartial(t *testing.T) {
 	d, path := openDir(t, DirOptions{KeepPartial: true})
-	f := must(d.Open("f", Meta{}, 10))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 10))(t)
 	if _, err := f.WriteAt([]byte("half"), 0); err != nil {
 		t.Error(err)
 	}
@@ -367,12 +369,12 @@ func TestDirKeepsPartial(t *testing.T) {
 // parity: B45
 func TestDirFailures(t *testing.T) {
 	path := t.TempDir()
-	d := must(OpenDir(path, DirOptions{}))(t)
-	f := must(d.Open("f", Meta{}, 0))(t)
+	d := must(OpenDir(t.Context(), path, DirOptions{}))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 0))(t)
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	_, err := d.Open("g", Meta{}, 0)
+	_, err := d.Open(t.Context(), netip.AddrPort{}, "g", Meta{}, 0)
 	if !errors.Is(err, CodeStorage) || strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
@@ -380,7 +382,7 @@ func TestDirFailures(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_ = f.Discard() // the directory is closed
-	if _, err := OpenDir(filepath.Join(path, "none"), DirOptions{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenDir(t.Context(), filepath.Join(path, "none"), DirOptions{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -412,8 +414,8 @@ func TestDirDiskFull(t *testing.T) {
 		t.Skip("this system has no /dev/full")
 	}
 	d, path := openDir(t, DirOptions{})
-	open := func(name string, meta Meta, size int64) (File, error) {
-		f, err := d.Open(name, meta, size)
+	open := func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+		f, err := d.Open(ctx, from, name, meta, size)
 		if err == nil && name == "large" {
 			df := f.(*dirFile)
 			err = df.File.Close()

@@ -1,6 +1,7 @@
 package xfer
 
 import (
+	"context"
 	"errors"
 	"hash"
 	"io"
@@ -165,6 +166,38 @@ func (s *storer) steps() uint64 {
 		n += (*w).Steps()
 	}
 	return n
+}
+
+// endingWith returns do for a file that has ctx: an error that says only that ctx has ended is the reason for that.
+func endingWith(ctx context.Context, do func(action) event) func(action) event {
+	return func(a action) event {
+		ev := do(a)
+		ev.err = reasonOf(ctx, ev.err)
+		return ev
+	}
+}
+
+// reasonOf returns the reason for the end of ctx if err says only that ctx has ended, and err otherwise.
+func reasonOf(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	cause := context.Cause(ctx)
+	if !errors.Is(err, cause) && !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	if f, ok := errors.AsType[*failure](cause); ok { // the reason of this package
+		return f
+	}
+	return &failure{code: CodeCanceled, err: cause}
+}
+
+// endOf returns the reason for the end of the context of a file, and of the other lanes, after the transfer has ended with err.
+func endOf(err error) error {
+	if err == nil {
+		return failf(CodeCanceled, "the transfer is complete")
+	}
+	return asFailure(err)
 }
 
 // do is the job of the server's worker.

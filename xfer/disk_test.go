@@ -1,9 +1,11 @@
 package xfer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -91,11 +93,11 @@ func TestDiskErrors(t *testing.T) {
 		for _, w := range ways[:7] {
 			t.Run(c.name+" "+w.name, func(t *testing.T) {
 				ctx := testContext(t)
-				dir := must(OpenDir(t.TempDir(), DirOptions{}))(t)
+				dir := must(OpenDir(t.Context(), t.TempDir(), DirOptions{}))(t)
 				bad := c.file != nil
 				var mu sync.Mutex
-				srv := serve(t, device(t, w.server), Receiver{Open: func(name string, meta Meta, size int64) (File, error) {
-					f, err := dir.Open(name, meta, size)
+				srv := serve(t, device(t, w.server), Receiver{Open: func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+					f, err := dir.Open(ctx, from, name, meta, size)
 					mu.Lock()
 					defer mu.Unlock()
 					if bad && err == nil {
@@ -142,7 +144,7 @@ func TestDiskErrors(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	ctx := testContext(t)
 	var refusal error
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(name string, meta Meta, size int64) (File, error) {
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
 		if name != "f" || size != 3 {
 			t.Errorf("asked for %q of %d bytes", name, size)
 		}
@@ -168,7 +170,7 @@ func TestOpenRefuses(t *testing.T) {
 // An Open that returns neither a file nor an error is a failure, not a panic.
 func TestOpenMakesNothing(t *testing.T) {
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(string, Meta, int64) (File, error) { return nil, nil }}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, nil }}, DirOptions{})
 	for _, p := range []Protocol{Basic, Fast} {
 		_, err := (&Sender{Protocol: p}).Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("f", []byte("abc")))
 		wantCode(t, err, CodeStorage, true, "made no file")

@@ -7,7 +7,7 @@
 //
 //   - A [Sender] sends a [Source]: a name, an io.ReaderAt, a size.
 //   - A [Receiver] receives files from many senders at once. Its Open field is the
-//     policy of names and files; [Dir] is the usual one, a directory.
+//     policy of names and files, with a context that ends with the transfer; [Dir] is the usual one, a directory.
 //   - A [Puller] receives files from a receiver that has Files: the fast protocol the other way round, by a [FileRequest].
 //   - A [Result] has the facts of a transfer. An [*Error] has the reason of a failure, its [Code],
 //     and the side that has found it.
@@ -16,7 +16,7 @@
 //
 //	dev, err := iwarp.Open(iwarp.Config{})
 //	l, err := verbs.Listen(dev, netip.MustParseAddrPort("0.0.0.0:12345"))
-//	dir, err := xfer.OpenDir("incoming", xfer.DirOptions{})
+//	dir, err := xfer.OpenDir(ctx, "incoming", xfer.DirOptions{})
 //	r := xfer.Receiver{Open: dir.Open}
 //	err = r.Serve(ctx, l) // until ctx ends
 //

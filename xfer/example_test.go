@@ -42,12 +42,13 @@ func moveFile() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	dir, err := xfer.OpenDir(incoming, xfer.DirOptions{})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dir, err := xfer.OpenDir(ctx, incoming, xfer.DirOptions{})
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
 		r := xfer.Receiver{Open: dir.Open}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,7 +61,7 @@ func underFault(t *testing.T, rule fault.Rule, p Protocol, unseen bool) {
 	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{rule}})
 	l := must(verbs.Listen(dev, loopback))(t)
 	var files []*memFile
-	r := Receiver{Timeout: 10 * time.Second, Open: func(string, Meta, int64) (File, error) {
+	r := Receiver{Timeout: 10 * time.Second, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
 		files = append(files, &memFile{disk: instant})
 		return files[len(files)-1], nil
 	}}

@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,7 +50,7 @@ func TestServeFirstIsNotDelayed(t *testing.T) {
 		})
 		l := must(verbs.Listen(dev, loopback))(t)
 		file := &memFile{disk: instant}
-		ended := serveFirst(t.Context(), l, Receiver{Open: func(name string, _ Meta, _ int64) (File, error) {
+		ended := serveFirst(t.Context(), l, Receiver{Open: func(ctx context.Context, from netip.AddrPort, name string, _ Meta, _ int64) (File, error) {
 			if name == "refused" {
 				return nil, failf(CodeName, "not this one")
 			}

@@ -61,7 +61,7 @@ func attackReceiver(t *testing.T, s *script, all []byte) {
 	}
 	device := memdev.Open(memdev.Config{Without: pick(s, 0, verbs.CapWriteImm)})
 	dev, meter := verbs.NewDevice(device), &metered{DeviceDriver: device}
-	dir := must(OpenDir(in, DirOptions{Overwrite: s.below(2) == 1}))(t)
+	dir := must(OpenDir(t.Context(), in, DirOptions{Overwrite: s.below(2) == 1}))(t)
 	own := sha256.Sum256(all)
 	innocent := "innocent-" + hex.EncodeToString(own[:8])
 	var mu sync.Mutex

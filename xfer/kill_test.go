@@ -65,7 +65,7 @@ func victim(args []string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := OpenDir(args[4], DirOptions{})
+	dir, err := OpenDir(context.Background(), args[4], DirOptions{})
 	if err != nil {
 		return err
 	}

@@ -269,14 +269,14 @@ func (h *host) refuseTransfer(req *verbs.ConnRequest, why error) error {
 	return h.refuse(req, why)
 }
 
-// makeFile makes the file of a transfer, for its first lane if it has several.
-func (h *host) makeFile(req *verbs.ConnRequest, name string, a *agreement) (File, error) {
+// makeFile makes the file of a transfer, for its first lane if it has several. ctx is that of the file.
+func (h *host) makeFile(ctx context.Context, req *verbs.ConnRequest, name string, a *agreement) (File, error) {
 	g := a.lanes.group
-	f, err := h.first.open(req, g != nil, func() (File, error) { return h.open(req.RemoteAddr(), name, a.meta, a.size) })
+	f, err := h.first.open(ctx, req, g != nil, func() (File, error) { return h.Open(ctx, req.RemoteAddr(), name, a.meta, a.size) })
 	if err != nil || g == nil || f == nil {
 		return f, err
 	}
-	return g.open(name, f), nil
+	return g.open(ctx, name, f), nil
 }
 
 // reportLane logs the end of a lane beside the first, and returns the error. The report about the transfer is that of the first lane.
@@ -387,8 +387,8 @@ func (d *delivery) pullLanes(ctx context.Context, a *agreement) (g *laneGroup, l
 }
 
 // spreadPull returns the part that the first lane of a pull has in the file f, and connects the other lanes, each by a goroutine of wg. It returns f itself if the file is too small
-// for several lanes.
-func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *puller, name string, f File, wg *sync.WaitGroup) File {
+// for several lanes. ofFile is the context of the file.
+func (d *delivery) spreadPull(ctx, ofFile context.Context, g *laneGroup, s *session, m *puller, name string, f File, wg *sync.WaitGroup) File {
 	n := lanesFor(int64(g.lanes), m.size-m.choice.head)
 	if n < 2 {
 		return f
@@ -396,7 +396,7 @@ func (d *delivery) spreadPull(ctx context.Context, g *laneGroup, s *session, m *
 	g.mu.Lock()
 	g.size, g.lanes = m.size, uint8(n)
 	g.mu.Unlock()
-	spread := g.open(name, f)
+	spread := g.open(ofFile, name, f)
 	s.setLanes(int(n))
 	for lane := uint8(1); lane < g.lanes; lane++ {
 		ref := g.ref

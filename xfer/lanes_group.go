@@ -142,7 +142,6 @@ type laneGroup struct {
 	piece   int64 // bytes of a piece, half of the buffers of the first lane
 	steps   atomic.Uint64
 	shared  *sharedProgress // nil: none
-	broke   sync.Once       // the file's Interrupt
 
 	// files guards the file, of which one goroutine at a time calls the methods, but WriteAt if anyOrder. It is locked before mu.
 	files sync.RWMutex
@@ -150,6 +149,8 @@ type laneGroup struct {
 	// +checklocks:files
 	file     Chooser
 	anyOrder bool // set with file, before started, and not changed after
+	// returns the reason for the end of the file's context for an error that says only that; set with anyOrder
+	ended func(error) error
 
 	mu      sync.Mutex
 	changed sync.Cond // of anything below
@@ -242,8 +243,8 @@ func (g *laneGroup) enter(lane uint8, cancel context.CancelCauseFunc) {
 	}
 }
 
-// open makes the file of the first lane.
-func (g *laneGroup) open(name string, f File) *laneFile {
+// open makes the file of the first lane. ctx is that of f.
+func (g *laneGroup) open(ctx context.Context, name string, f File) *laneFile {
 	c, ok := f.(Chooser)
 	if !ok {
 		c = &everything{File: f}
@@ -254,6 +255,7 @@ func (g *laneGroup) open(name string, f File) *laneFile {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.file, g.anyOrder = c, ok && w.AnyOrder()
+	g.ended = func(err error) error { return reasonOf(ctx, err) }
 	g.name, g.inner = name, f
 	return &laneFile{g: g}
 }
@@ -468,7 +470,7 @@ func (l *laneFile) Choose(o Offer) error {
 }
 
 // fail ends all lanes with a failure of the file. It does so before this lane sends the failure to the peer, because the peer repeats it on the other lanes, and that repetition
-// would count as the reason otherwise. Later failures of the file do not count, because Interrupt makes its methods fail.
+// would count as the reason otherwise. Later failures of the file do not count, because its methods may fail when its context ends.
 func (l *laneFile) fail(err error) {
 	if l.g.hasFailed() {
 		return
@@ -519,6 +521,7 @@ func (l *laneFile) Want() (w Wanted, err error) {
 			return Wanted{Last: true}, nil
 		case g.mayAskLocked():
 			if err := g.moreLocked(); err != nil {
+				err = g.ended(err)
 				g.mu.Unlock()
 				l.fail(classed(CodeStorage, err))
 				g.mu.Lock()
@@ -555,6 +558,7 @@ func (l *laneFile) WriteAt(b []byte, offset int64) (int, error) {
 	}
 	n, err := l.write(b, offset)
 	if err != nil {
+		err = g.ended(err)
 		l.fail(writeFailure(err, offset+int64(n)))
 	}
 	g.mu.Lock()
@@ -594,6 +598,7 @@ func (l *laneFile) Sum(r Range, sum [SumLen]byte) error {
 	g.steps.Add(1)
 	err := l.exclusive(func(c Chooser) error { return c.Sum(r, sum) })
 	if err != nil {
+		err = g.ended(err)
 		l.fail(classed(CodeStorage, err))
 	}
 	g.mu.Lock()
@@ -676,16 +681,30 @@ func (l *laneFile) Discard() error {
 	return f.Discard()
 }
 
-// Interrupt implements [Interrupter].
-func (l *laneFile) Interrupt() {
+// interrupt makes the methods return that wait for other lanes, because the lane has ended.
+func (l *laneFile) interrupt() {
 	g := l.g
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	l.interrupted = true
 	g.changed.Broadcast()
-	g.mu.Unlock()
-	f := l.g.innerFile()
-	if in, ok := f.(Interrupter); ok && (l.lane == 0 || g.hasFailed()) {
-		g.broke.Do(in.Interrupt)
+}
+
+// interruptible remembers the file of a transfer, if it is that of a lane.
+type interruptible struct{ file atomic.Pointer[laneFile] }
+
+// keep returns the result of an Open.
+func (i *interruptible) keep(f File, err error) (File, error) {
+	if l, ok := f.(*laneFile); ok && err == nil {
+		i.file.Store(l)
+	}
+	return f, err
+}
+
+// interrupt interrupts the file of a lane.
+func (i *interruptible) interrupt() {
+	if l := i.file.Load(); l != nil {
+		l.interrupt()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -335,7 +336,7 @@ func (f *slowToWant) Want() (Wanted, error) {
 func TestLanesWithoutAPart(t *testing.T) {
 	ctx := testContext(t)
 	f := &slowToWant{may: make(chan struct{})}
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(string, Meta, int64) (File, error) { return f, nil }}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return f, nil }}, DirOptions{})
 	first, ref := rawFirst(t, srv, 2, 2)
 	second := dialRaw(t, srv.addr, appendHello(nil, hello{join: &ref, digest: NoDigest, chunk: minChunk, buffers: 1}))
 	second.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("f")}))
@@ -358,7 +359,7 @@ func TestLanesWithoutAPart(t *testing.T) {
 func TestLaneChunks(t *testing.T) {
 	account := hostquota.NewBook(hostquota.Limits{}).Account(hostNumber(1))
 	g := newLaneBook(8).grant(account, 2, &agreement{size: 1 << 30, buffers: 8, chunk: defaultChunk})
-	g.open("f", &choosingFile{})
+	g.open(t.Context(), "f", &choosingFile{})
 	lane := must(g.join(1, "f", func() int64 { return 7 }))(t)
 	res := Result{Chunks: 3}
 	if err := lane.Commit(); err != nil {

@@ -178,10 +178,10 @@ func TestLanes(t *testing.T) {
 				return observers[1]
 			}}
 			if c.ordered {
-				dir := must(OpenDir(t.TempDir(), DirOptions{}))(t)
+				dir := must(OpenDir(t.Context(), t.TempDir(), DirOptions{}))(t)
 				t.Cleanup(func() { _ = dir.Close() })
-				r.Open = func(name string, meta Meta, size int64) (File, error) {
-					f, err := dir.Open(name, meta, size)
+				r.Open = func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+					f, err := dir.Open(ctx, from, name, meta, size)
 					return &inOrder{File: f, t: t}, err
 				}
 			}
@@ -296,10 +296,10 @@ func (f *diskFull) WriteAt(b []byte, offset int64) (int, error) {
 // The failure of the receiver's file on any lane is the reason of all.
 func TestLanesFileFails(t *testing.T) {
 	ctx := testContext(t)
-	dir := must(OpenDir(t.TempDir(), DirOptions{}))(t)
+	dir := must(OpenDir(t.Context(), t.TempDir(), DirOptions{}))(t)
 	defer func() { _ = dir.Close() }()
-	r := Receiver{Open: func(name string, meta Meta, size int64) (File, error) {
-		f, err := dir.Open(name, meta, size)
+	r := Receiver{Open: func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+		f, err := dir.Open(ctx, from, name, meta, size)
 		return &diskFull{File: f, left: 17 << 20}, err
 	}}
 	srv := serve(t, device(t, iwarp.Config{}), r, DirOptions{})
@@ -318,7 +318,7 @@ func TestLanesServeFirst(t *testing.T) {
 	ctx := testContext(t)
 	data := noise(20 << 20)
 	dev := device(t, iwarp.Config{})
-	dir := must(OpenDir(t.TempDir(), DirOptions{}))(t)
+	dir := must(OpenDir(t.Context(), t.TempDir(), DirOptions{}))(t)
 	defer func() { _ = dir.Close() }()
 	l := must(verbs.Listen(dev, loopback))(t)
 	defer func() { _ = l.Close() }()

@@ -61,7 +61,7 @@ func TestCommitIsNotCutShort(t *testing.T) {
 					}}
 					dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 					l := must(verbs.Listen(dev, loopback))(t)
-					r := Receiver{Timeout: 10 * time.Second, Open: func(string, Meta, int64) (File, error) { return file, nil }}
+					r := Receiver{Timeout: 10 * time.Second, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }}
 					received := make(chan error, 1)
 					go func() {
 						_, err := r.ServeOne(rctx, l)
@@ -115,7 +115,7 @@ func TestLastWordsFail(t *testing.T) {
 					{Match: fault.Match{At: fault.AtSend, Queue: c.queue, Nth: c.nth}, Do: fault.Fail(broken)}}})
 				l := must(verbs.Listen(dev, loopback))(t)
 				file := commitFile{&memFile{disk: instant}, func() error { return c.file }}
-				r := Receiver{Open: func(string, Meta, int64) (File, error) { return file, nil }}
+				r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }}
 				received := make(chan error, 1)
 				go func() {
 					_, err := r.ServeOne(t.Context(), l)
@@ -152,7 +152,7 @@ func TestBrokenBeforeCommit(t *testing.T) {
 						{Match: fault.Match{At: fault.AtSend, Queue: 2, Nth: nth}, Do: fault.Fail(errors.New("no more posts"))}}})
 					l := must(verbs.Listen(dev, loopback))(t)
 					file := slowFile{&memFile{disk: instant}}
-					r := Receiver{Open: func(string, Meta, int64) (File, error) { return file, nil }}
+					r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }}
 					received := make(chan error, 1)
 					go func() {
 						res, err := r.ServeOne(t.Context(), l)
@@ -185,7 +185,9 @@ func TestNoFinishWithoutStart(t *testing.T) {
 	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
 		{Match: fault.Match{At: fault.AtRecv, Queue: 1, Nth: 2}, Do: fault.Fail(errors.New("no more receives"))}}})
 	l := must(verbs.Listen(dev, loopback))(t)
-	r := Receiver{Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+	r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+		return &memFile{disk: instant}, nil
+	}}
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.ServeOne(t.Context(), l)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -136,15 +137,15 @@ func TestSlowDiskGivesReason(t *testing.T) {
 	data := noise(4 * resumeBlock)
 	run := make(chan struct{})
 	var dir *Dir
-	r := Receiver{Timeout: 200 * time.Millisecond, Open: func(name string, meta Meta, size int64) (File, error) {
-		f, err := dir.Open(name, meta, size)
+	r := Receiver{Timeout: 200 * time.Millisecond, Open: func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+		f, err := dir.Open(ctx, from, name, meta, size)
 		if err != nil {
 			return nil, err
 		}
 		return slowDisk{f.(*dirFile), 2 * resumeBlock, run}, nil
 	}}
 	path := t.TempDir()
-	dir = must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+	dir = must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 	t.Cleanup(func() { _ = dir.Close() })
 	srv := serve(t, device(t, iwarp.Config{}), r, DirOptions{})
 	dev := device(t, iwarp.Config{})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ func timed(t *testing.T, s Sender, m media, chunks int) time.Duration {
 		dev := openSlow(rate(m.wire, chunk))
 		l := must(verbs.Listen(dev, loopback))(t)
 		file := &memFile{disk: rate(m.write, chunk)}
-		r := Receiver{Open: func(string, Meta, int64) (File, error) { return file, nil }}
+		r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }}
 		received := make(chan error, 1)
 		go func() {
 			_, err := r.ServeOne(t.Context(), l)
@@ -110,7 +111,7 @@ func TestStandstill(t *testing.T) {
 				dev := openSlow(rate(m.wire, minChunk))
 				l := must(verbs.Listen(dev, loopback))(t)
 				file := &memFile{disk: rate(m.write, minChunk)}
-				r := Receiver{Open: func(string, Meta, int64) (File, error) { return file, nil }, Timeout: 10 * time.Second}
+				r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }, Timeout: 10 * time.Second}
 				received := make(chan error, 1)
 				go func() {
 					_, err := r.ServeOne(context.Background(), l)

@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -178,7 +179,9 @@ func TestPaperStepsOnDevice(t *testing.T) {
 		src, want = sourceOf("f", noise(minChunk)), paperStepsWithoutImmediates
 	}
 	l := must(verbs.Listen(dev, at))(t)
-	r := Receiver{Trace: h.tracer(true), Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+	r := Receiver{Trace: h.tracer(true), Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+		return &memFile{disk: instant}, nil
+	}}
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.ServeOne(testContext(t), l)

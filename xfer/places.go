@@ -118,6 +118,7 @@ func (ps *places) removeLocked(p *place) {
 // first lets only one transfer of a receiver go on: the first one that has made its file. A nil *first lets all go on.
 type first struct {
 	stop context.CancelFunc // makes the receiver accept no more requests
+	turn chan struct{}      // holds a value while a request makes its file; capacity 1
 
 	mu sync.Mutex
 	// the request of the first transfer; nil: no file was made yet
@@ -167,20 +168,26 @@ func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, p *p
 }
 
 // open calls do, which makes the file of a request. If do succeeds, open chooses the request and cancels the others. The receiver accepts further requests for the lanes of the
-// chosen transfer only, if it has several.
-func (f *first) open(req *verbs.ConnRequest, lanes bool, do func() (File, error)) (File, error) {
+// chosen transfer only, if it has several. Requests make their files in turn. One whose ctx ends does not wait for its turn, because do of another one may block.
+func (f *first) open(ctx context.Context, req *verbs.ConnRequest, lanes bool, do func() (File, error)) (File, error) {
 	if f == nil {
 		return do()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.chosen != nil {
+	select {
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if f.hasChosen() {
 		return nil, errNotFirst()
 	}
 	file, err := do()
-	if err != nil {
+	if err != nil || file == nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.chosen = req
 	if !lanes {
 		f.stop()
@@ -191,6 +198,13 @@ func (f *first) open(req *verbs.ConnRequest, lanes bool, do func() (File, error)
 		}
 	}
 	return file, nil
+}
+
+// hasChosen reports whether a request is chosen.
+func (f *first) hasChosen() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.chosen != nil
 }
 
 // is reports whether req is the chosen request.

@@ -137,9 +137,9 @@ func (q *requestParts) add(m fastMessage) (whole bool, err error) {
 
 // Puller pulls files from a [Receiver] that has Files. Its fields may not be changed while Pull runs; any number of Pulls may run at once.
 type Puller struct {
-	// Open makes the file, as that of a [Receiver] does. The name is that of the server's source: unchecked input of the peer, which need not be the
-	// last element of the path.
-	Open func(name string, meta Meta, size int64) (File, error)
+	// Open makes the file, as that of a [Receiver] does, with a ctx that ends with the pull. from is the address of the server. The name is that of the server's source: unchecked
+	// input of the peer, which need not be the last element of the path.
+	Open func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error)
 
 	Window int // buffers to ask the server for, at most 1024; 0: 8
 	Chunk  int // bytes of each, 4 KiB to 1 GiB; 0: the server chooses, 512 KiB as a rule
@@ -160,8 +160,9 @@ type Puller struct {
 	// If the server does not let pullers choose, all bytes cross; with WishDelete or WishDryRun, Pull fails with [CodeUnsupported] instead.
 	Wishes Wishes
 	// Remove is called for each entry that a pull with WishDelete lists, and reports whether it may be removed. The path is as that of [Choice.Remove], but its names are those of this
-	// side. The goroutine that calls the file's methods calls Remove, so a call that blocks delays the pull. nil: everything may be removed.
-	Remove func(path string, directory bool) bool
+	// side. The goroutine that calls the file's methods calls Remove, so a call that blocks, because it asks a person, say, delays the pull. ctx ends with the pull, which waits for
+	// the return of Remove. nil: everything may be removed.
+	Remove func(ctx context.Context, path string, directory bool) bool
 	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. More than one need Choose. The server may grant fewer; servers of
 	// earlier versions grant one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
 	// pull fails.
@@ -173,7 +174,7 @@ type Puller struct {
 }
 
 // Pull connects to the server of files at addr and receives the file or the list of req. It returns when the file has its name, or with an [*Error]. It
-// waits for a call of a file's method that blocks even if ctx ends.
+// waits for Open and for a call of a file's method even if ctx ends, with which the ctx of Open ends.
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Lanes: p.Lanes, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}
@@ -219,10 +220,15 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 	m := &puller{fastServer: newFastServer(a, l.data.Remote()), request: *d.pull, wishes: d.pullWishes}
 	var blocking interruptible
 	lane := d.lane.lane
-	g, ctx, end := d.pullLanes(ctx, &a)
+	g, ctx, endLanes := d.pullLanes(ctx, &a)
+	ofFile, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	var others sync.WaitGroup
 	var s *session
-	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, removals: &localRemovals{may: d.pullRemove}}
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk, removals: &localRemovals{}}
+	if d.pullRemove != nil {
+		store.removals.may = func(path string, directory bool) bool { return d.pullRemove(ofFile, path, directory) }
+	}
 	store.make = func(name string) (File, error) {
 		if store.offer != nil {
 			store.offer.Size = m.size
@@ -230,17 +236,17 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 		if lane > 0 {
 			return blocking.keep(g.joinPull(lane, name, m, s.chunks))
 		}
-		f, err := d.makeFile(name, m.meta, m.size)
+		f, err := d.makeFile(ofFile, d.addr, name, m.meta, m.size)
 		if g != nil && err == nil && f != nil {
-			f = d.spreadPull(ctx, g, s, m, name, f, &others)
+			f = d.spreadPull(ctx, ofFile, g, s, m, name, f, &others)
 		}
 		return blocking.keep(f, err)
 	}
 	if a.chooses {
 		store.offer = &Offer{NewHash: d.Hashes.sumHash(a.digest)}
 	}
-	s = newSession(l, m, a, d.Hashes, store.do)
-	s.timeout, s.steps = d.timeout, store.steps
+	s = newSession(l, m, a, d.Hashes, endingWith(ofFile, store.do))
+	s.timeout, s.steps, s.endFile = d.timeout, store.steps, end
 	switch {
 	case g != nil:
 		s.progress = g.shared.observer(lane)
@@ -258,7 +264,8 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 	if g != nil {
 		g.end(lane, d.result.Chunks, err)
 	}
-	end(pullEnd(err))
+	endLanes(endOf(err))
+	end(endOf(err)) // because close waits for the worker, and so for Open and the file's methods
 	blocking.interrupt()
 	s.close(ctx)
 	if others.Wait(); g != nil && lane == 0 && g.innerFile() != nil {
@@ -270,14 +277,6 @@ func (d *delivery) pullWith(ctx context.Context, l *resources, a agreement) erro
 	}
 	d.watcher = s.observer()
 	return err
-}
-
-// pullEnd returns the reason for the end of the other lanes of a pull, after the first lane has ended with err.
-func pullEnd(err error) error {
-	if err == nil {
-		return failf(CodeCanceled, "the transfer is complete")
-	}
-	return asFailure(err)
 }
 
 // puller receives the file of its request: it sends the request, learns name, size and metadata, and is the server of the fast protocol then.
@@ -495,8 +494,8 @@ func (p *pulled) close() error {
 func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, a agreement, why string, res *Result) (watcher Progress, err error) {
 	m := &pullServer{fastClient: newFastClient(a, "", nil)}
 	g, lane := a.lanes.group, a.lanes.ref.lane
-	opening, end := context.WithCancel(ctx)
-	defer end()
+	ofSource, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	var s *session
 	work := &pulled{m: m, reader: reader{buf: l.data.Bytes(), chunk: a.chunk, checked: true, sum: h.Hashes.sumHash(a.digest)},
 		open: func(r FileRequest) (Source, io.Closer, error) {
@@ -506,7 +505,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 			if lane > 0 {
 				return g.openServed(lane, r)
 			}
-			return h.Files(opening, req.RemoteAddr(), r)
+			return h.Files(ofSource, req.RemoteAddr(), r)
 		}}
 	if g != nil && lane == 0 {
 		work.spread = func(src *Source) {
@@ -517,7 +516,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 			}
 		}
 	}
-	s = newSession(l, m, a, h.Hashes, work.do)
+	s = newSession(l, m, a, h.Hashes, endingWith(ofSource, work.do))
 	s.timeout, s.opening = h.timeout, openTimeout
 	if a.chooses && lane == 0 { // the others end with it
 		s.working = max(longestWork, h.timeout)
@@ -542,7 +541,7 @@ func (h *host) serveFile(ctx context.Context, req *verbs.ConnRequest, p *place, 
 	if g != nil {
 		g.endServed(lane, m.fastClient, res.Chunks, err)
 	}
-	end() // because close waits for the worker, and so for Files
+	end(endOf(err)) // because close waits for the worker, and so for Files and the reads of the source
 	s.close(ctx)
 	if g != nil && lane == 0 {
 		err = g.joinServed(res, err)

@@ -196,7 +196,7 @@ func TestPullWishesRefused(t *testing.T) {
 		{Puller{Choose: true, Lanes: 2}, RequestList, "several lanes need Puller.Choose"},
 		{Puller{Choose: true, Wishes: WishChecksum}, RequestList, "wishes need Puller.Choose"},
 	} {
-		c.p.Open = func(string, Meta, int64) (File, error) { return nil, CodeStorage }
+		c.p.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, CodeStorage }
 		_, err := c.p.Pull(testContext(t), dev, srv.addr, FileRequest{c.op, "f"})
 		wantCode(t, err, CodeUnsupported, false, c.text)
 	}
@@ -213,13 +213,13 @@ func TestPullIsLocked(t *testing.T) {
 	srv := serve(t, dev, Receiver{Files: served(chosenOf(data, 0))}, DirOptions{})
 	var pullers []Puller
 	for range 2 { // two Dirs stand for two processes
-		d := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t)
+		d := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 		defer d.Close()
 		pullers = append(pullers, Puller{Open: d.Open, Choose: true})
 	}
 	open := pullers[0].Open
-	pullers[0].Open = func(name string, meta Meta, size int64) (File, error) {
-		f, err := open(name, meta, size)
+	pullers[0].Open = func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+		f, err := open(ctx, from, name, meta, size)
 		return lockedFile{f.(*dirFile), func() {
 			_, err := pullers[1].Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "f"})
 			wantCode(t, err, CodeExists, false, `"f" is being received right now by another process`)
@@ -252,7 +252,7 @@ func TestHasPart(t *testing.T) {
 	}
 	path := t.TempDir()
 	part := filepath.Join(path, partialName("f"))
-	keeps, drops := must(OpenDir(path, DirOptions{KeepFor: time.Hour}))(t), must(OpenDir(path, DirOptions{}))(t)
+	keeps, drops := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t), must(OpenDir(t.Context(), path, DirOptions{}))(t)
 	defer keeps.Close()
 	defer drops.Close()
 	if keeps.HasPart("f") {
@@ -284,7 +284,7 @@ func pullWithin(t *testing.T, timeout time.Duration, p Puller, src Source) (pull
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 	l := must(verbs.Listen(dev, loopback))(t)
 	done := make(chan struct{})
-	r := Receiver{Open: func(string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src), Timeout: timeout}
+	r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, CodeUnsupported }, Files: served(src), Timeout: timeout}
 	r.Progress = func() Progress { return &recorder{t: t, simulated: true} }
 	p.Progress = r.Progress
 	go func() {
@@ -336,7 +336,7 @@ func TestOnlyWantedIsPulled(t *testing.T) {
 			src := sourceOf("f", data)
 			src.Choice = &Choice{Head: int64(head)}
 			p := Puller{Choose: choose, Chunk: minChunk, Window: rapid.IntRange(1, 9).Draw(rt, "window"), Digest: rapid.SampledFrom([]Digest{SHA256, NoDigest}).Draw(rt, "digest"),
-				Open: func(string, Meta, int64) (File, error) { return f, nil }}
+				Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return f, nil }}
 			pulled, sent, perr, serr := pullFrom(t, p, src)
 			if perr != nil || serr != nil || !bytes.Equal(f.data, data) || !f.committed {
 				rt.Fatalf("got %v; the server %v", perr, serr)
@@ -358,7 +358,7 @@ func TestPullFailsInSums(t *testing.T) {
 		}
 		src := sourceOf("f", data)
 		src.Choice = &Choice{SumData: bytes.NewReader(data[:7*minChunk])} // the file was cut
-		p := Puller{Choose: true, Chunk: minChunk, Window: 1, Open: func(string, Meta, int64) (File, error) { return f, nil }}
+		p := Puller{Choose: true, Chunk: minChunk, Window: 1, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return f, nil }}
 		pulled, sent, perr, _ := pullFrom(t, p, src)
 		wantCode(t, perr, CodeChanged, true)
 		if pulled.Size != 0 || pulled.Chunks == 0 || sent.Size != 0 {
@@ -385,7 +385,7 @@ func TestPullOffers(t *testing.T) {
 			asked <- bytes.Clone(req.PrivateData())
 			_ = req.Reject(raw.private) // the test has what it wants
 		}()
-		p.Open = func(string, Meta, int64) (File, error) { return nil, CodeStorage }
+		p.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return nil, CodeStorage }
 		_, err := p.Pull(raw.ctx, raw.dev, l.Addr(), FileRequest{op, "f"})
 		wantCode(t, err, CodeBusy, true)
 		return <-asked
@@ -590,7 +590,9 @@ func TestBadPullChoices(t *testing.T) {
 	src := sourceOf("f", noise(10))
 	src.Choice = &Choice{Head: 11}
 	synctest.Test(t, func(t *testing.T) {
-		p := Puller{Choose: true, Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+		p := Puller{Choose: true, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+			return &memFile{disk: instant}, nil
+		}}
 		_, _, err, _ := pullFrom(t, p, src)
 		wantCode(t, err, CodeSource, true, "the source of the server's Files has Choice.Head 11; it must be 0 to its Size, 10")
 	})
@@ -627,7 +629,7 @@ func TestPullerWorks(t *testing.T) {
 				}
 				src := sourceOf("f", nil)
 				src.Choice = &Choice{}
-				p := Puller{Choose: true, Timeout: c.beat, Open: func(string, Meta, int64) (File, error) { return f, nil }}
+				p := Puller{Choose: true, Timeout: c.beat, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return f, nil }}
 				_, _, perr, serr := pullWithin(t, c.timeout, p, src)
 				if c.fails != "" {
 					wantCode(t, serr, CodeTimeout, false, c.fails)

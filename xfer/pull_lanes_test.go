@@ -78,8 +78,8 @@ func TestPullLanes(t *testing.T) {
 				return observers[0]
 			}
 			if open := p.Open; c.ordered {
-				p.Open = func(name string, meta Meta, size int64) (File, error) {
-					f, err := open(name, meta, size)
+				p.Open = func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+					f, err := open(ctx, from, name, meta, size)
 					return &inOrder{File: f, t: t}, err
 				}
 			}
@@ -207,8 +207,8 @@ func TestPullLanesFail(t *testing.T) {
 			p, path := into(t, DirOptions{})
 			p.Choose, p.Lanes = true, 4
 			if open := p.Open; c.full {
-				p.Open = func(name string, meta Meta, size int64) (File, error) {
-					f, err := open(name, meta, size)
+				p.Open = func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
+					f, err := open(ctx, from, name, meta, size)
 					return &diskFull{File: f, left: 17 << 20}, err
 				}
 			}

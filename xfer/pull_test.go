@@ -33,7 +33,7 @@ func (s shelf) files(_ context.Context, _ netip.AddrPort, r FileRequest) (Source
 func into(t testing.TB, opt DirOptions) (Puller, string) {
 	t.Helper()
 	path := t.TempDir()
-	dir := must(OpenDir(path, opt))(t)
+	dir := must(OpenDir(t.Context(), path, opt))(t)
 	t.Cleanup(func() {
 		if err := dir.Close(); err != nil {
 			t.Error(err)
@@ -124,7 +124,9 @@ func TestPullRefused(t *testing.T) {
 	}
 	_, err := (&Puller{}).Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "a"})
 	wantCode(t, err, CodeOther, false, "Open is nil")
-	p.Open = func(string, Meta, int64) (File, error) { return nil, failf(CodeStorage, "no room") }
+	p.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+		return nil, failf(CodeStorage, "no room")
+	}
 	_, err = p.Pull(ctx, dev, srv.addr, FileRequest{RequestFile, "a"})
 	wantCode(t, err, CodeStorage, false, "no room")
 	_, err = srv.outcome(ctx)

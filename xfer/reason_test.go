@@ -48,7 +48,9 @@ func sendFlushed(ctx context.Context, t *testing.T) (time.Duration, error) {
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		r := Receiver{Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+		r := Receiver{Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+			return &memFile{disk: instant}, nil
+		}}
 		_, err := r.ServeOne(ctx, l)
 		received <- err
 	}()

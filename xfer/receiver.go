@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -16,7 +15,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// File is the destination of a transfer at the receiver. One goroutine at a time calls it.
+// File is the destination of a transfer at the receiver. One goroutine at a time calls it. Its methods may use the ctx of the Open that has made it.
 type File interface {
 	io.WriterAt
 	// Commit is called when the whole file is written and compared, and gives the file its name.
@@ -25,46 +24,24 @@ type File interface {
 	Discard() error
 }
 
-// Interrupter is a [File] with methods that may block for a long time, such as a pipe. Interrupt is called once when the transfer has ended, also
-// while another method runs, which it makes return.
-type Interrupter interface {
-	File
-	Interrupt()
-}
-
-// interruptible remembers the file of a transfer, if it is an Interrupter.
-type interruptible struct{ file atomic.Pointer[Interrupter] }
-
-// keep returns the result of an Open.
-func (i *interruptible) keep(f File, err error) (File, error) {
-	if in, ok := f.(Interrupter); ok && err == nil {
-		i.file.Store(&in)
-	}
-	return f, err
-}
-
-// interrupt calls the file's Interrupt, if it has one.
-func (i *interruptible) interrupt() {
-	if in := i.file.Load(); in != nil {
-		(*in).Interrupt()
-	}
-}
-
 // Receiver takes files from any number of senders at once. Its fields may not be
 // changed while it serves.
 type Receiver struct {
 	// Open is the policy of names and files: it makes the file that a sender
 	// announces, or refuses it. The sender receives the text of the error, and the
-	// error's [Code] if it wraps one, otherwise [CodeStorage]. The name has 1 to
+	// error's [Code] if it wraps one, otherwise [CodeStorage]. from is the address of the sender. The name has 1 to
 	// [MaxName] bytes without NUL and is otherwise unchecked input of the peer. The size is -1 if the sender has not sent it.
-	// [Dir.Open] is one such policy.
-	Open func(name string, meta Meta, size int64) (File, error)
-	// OpenFrom is Open with the address of the sender. It is used in the place of Open if it is not nil.
-	OpenFrom func(from netip.AddrPort, name string, meta Meta, size int64) (File, error)
+	// Several calls may run at once. [Dir.Open] is one such policy.
+	//
+	// ctx ends with the transfer: when the ctx of Serve ends, when the sender is lost or gives up, after Timeout, and after Commit or Discard at the latest. The File may keep ctx for
+	// its own methods, so that a WriteAt or Commit whose storage blocks (a network disk, a queue) returns then; context.Cause(ctx) has the reason. A Commit
+	// that is not to be cut short uses context.WithoutCancel(ctx). An error that wraps ctx.Err() or context.Cause(ctx) is reported as the reason for the end of ctx. Serve
+	// waits for the return of Open and of the File's methods, and discards a file that Open returns after the end of ctx.
+	Open func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error)
 
 	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
-	// transfer; Serve waits for the return of Files. Several calls may run at once. If the source has a Choice, pullers may choose ranges (Puller.Choose); only its Head and
+	// transfer, and the source may keep it for its reads; Serve waits for the return of Files and of these. Several calls may run at once. If the source has a Choice, pullers may choose ranges (Puller.Choose); only its Head and
 	// SumData are used. nil: pulls are refused.
 	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)
 
@@ -152,7 +129,7 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 	}
 }
 
-// ServeFirst serves requests as Serve does until Open has made a file for one of them. It then refuses all other requests, ends
+// ServeFirst serves requests as Serve does until Open has made a file for one of them. One call of Open runs at a time. It then refuses all other requests, ends
 // those under way, waits for their ends and for the chosen transfer, and returns the result of that. Silent and refused senders
 // therefore do not delay the first one that sends. Done receives the results of the others. If ctx ends before Open has made a
 // file, the error has the class [CodeCanceled].
@@ -165,7 +142,7 @@ func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, e
 	defer h.logCounts()
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
-	h.first = &first{stop: stop, under: map[*verbs.ConnRequest]context.CancelCauseFunc{}}
+	h.first = &first{stop: stop, turn: make(chan struct{}, 1), under: map[*verbs.ConnRequest]context.CancelCauseFunc{}}
 	err = h.serveAll(accepting, l, func(req *verbs.ConnRequest, p *place) {
 		h.first.serve(ctx, h, req, p)
 	})
@@ -177,14 +154,6 @@ func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, e
 		err = &Error{Op: "receive", Code: CodeCanceled, Err: context.Cause(ctx)}
 	}
 	return Result{}, err
-}
-
-// open makes the file that a sender announces.
-func (r *Receiver) open(from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
-	if r.OpenFrom != nil {
-		return r.OpenFrom(from, name, meta, size)
-	}
-	return r.Open(name, meta, size)
 }
 
 // hostOf returns the host that a request is counted for.
@@ -230,7 +199,7 @@ type host struct {
 
 // newHost prepares to serve so many transfers at once.
 func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
-	if r.Open == nil && r.OpenFrom == nil {
+	if r.Open == nil {
 		return nil, &Error{Op: "receive", Code: CodeOther, Err: errors.New("Receiver.Open is nil; it says where files go")}
 	}
 	if r.Timeout < 0 {

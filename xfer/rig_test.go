@@ -98,7 +98,7 @@ func serve(t testing.TB, dev *verbs.Device, r Receiver, opt DirOptions) *server 
 func serveAt(t testing.TB, dev *verbs.Device, at netip.AddrPort, r Receiver, opt DirOptions) *server {
 	t.Helper()
 	s := &server{t: t, path: t.TempDir(), told: make(chan struct{}, 1024)}
-	dir := must(OpenDir(s.path, opt))(t)
+	dir := must(OpenDir(t.Context(), s.path, opt))(t)
 	if r.Open == nil {
 		r.Open = dir.Open
 	}

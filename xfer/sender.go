@@ -84,12 +84,13 @@ type delivery struct {
 	tracer  Tracer   // nil: none
 	watcher Progress // nil: none, or the transfer has not begun
 
-	pull     *FileRequest                                           // the request of a pull (pull.go); nil: src is sent
-	makeFile func(name string, meta Meta, size int64) (File, error) // of a pull
+	pull *FileRequest // the request of a pull (pull.go); nil: src is sent
+	// Open of a pull
+	makeFile func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error)
 	// This side offers that its file, of a pull, chooses the ranges that cross.
 	choosesPull bool
 	pullWishes  Wishes // of this side, for its file of a pull
-	pullRemove  func(path string, directory bool) bool
+	pullRemove  func(ctx context.Context, path string, directory bool) bool
 
 	group *laneGroup // of the pull, for a further lane; nil otherwise
 	lane  laneRef    // the further lane that the delivery carries; number 0: the delivery is the first lane, or the only one

@@ -188,8 +188,8 @@ func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
 // when l is not in use any more.
 func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
 	var blocking interruptible
-	opening, stop := context.WithCancel(ctx)
-	defer stop()
+	ofFile, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	endName := func() {}
 	var s *session
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
@@ -200,17 +200,17 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			if a.lanes.ref.lane > 0 {
 				return blocking.keep(a.lanes.group.join(a.lanes.ref.lane, name, s.chunks))
 			}
-			f, end, err := h.names.open(opening, name, func() (File, error) { return h.makeFile(req, name, &a) })
+			f, over, err := h.names.open(ofFile, name, func() (File, error) { return h.makeFile(ofFile, req, name, &a) })
 			if err == nil {
-				endName = end // the worker has stopped when it is called
+				endName = over // the worker has stopped when it is called
 			}
 			return blocking.keep(f, err)
 		}}
 	if a.chooses {
 		store.offer = &Offer{Size: a.size, NewHash: h.Hashes.sumHash(a.digest)}
 	}
-	s = newSession(l, h.machine(a, l, region), a, h.Hashes, store.do)
-	s.timeout, s.opening = h.timeout, openTimeout
+	s = newSession(l, h.machine(a, l, region), a, h.Hashes, endingWith(ofFile, store.do))
+	s.timeout, s.opening, s.endFile = h.timeout, openTimeout, end
 	if a.protocol == Fast {
 		s.steps = store.steps
 	}
@@ -235,7 +235,7 @@ func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place
 			err = g.reason(err)
 		}
 	}
-	stop()
+	end(endOf(err)) // because close waits for the worker, and so for Open and the file's methods
 	blocking.interrupt()
 	s.close(ctx)
 	derr := store.discard()

@@ -18,12 +18,13 @@ type session struct {
 	res      *resources // posts and staged work are guarded by mu
 	agreed   agreement
 	timeout  time.Duration
-	opening  time.Duration    // for the peer to name its file; 0: no limit but timeout
-	working  time.Duration    // for a peer that sends only NOTE without a tail, which says that its file is at work; 0: no limit
-	progress Progress         // nil: none; called under mu
-	trace    Tracer           // nil: none; called under mu
-	steps    func() uint64    // the work of the file (Worker); nil: not known
-	spread   func(kept int64) // called with the number of bytes that do not cross on this lane, which may cross on others; nil: there is one lane
+	opening  time.Duration           // for the peer to name its file; 0: no limit but timeout
+	working  time.Duration           // for a peer that sends only NOTE without a tail, which says that its file is at work; 0: no limit
+	progress Progress                // nil: none; called under mu
+	trace    Tracer                  // nil: none; called under mu
+	steps    func() uint64           // the work of the file (Worker); nil: not known
+	spread   func(kept int64)        // called with the number of bytes that do not cross on this lane, which may cross on others; nil: there is one lane
+	endFile  context.CancelCauseFunc // ends the context of the file; nil: it has none
 
 	disk   *worker
 	digest *worker       // nil: no digest; disk, if solo
@@ -261,8 +262,16 @@ func (s *session) stop(ctx context.Context, why error) {
 			break
 		}
 	}
-	s.over = true
 	s.step(event{kind: evStopped, err: why})
+	s.giveUp(why)
+}
+
+// giveUp notes that the machine has an event that ends the transfer. If only a worker still delays the end, giveUp ends the context of the file, for which the worker may wait.
+func (s *session) giveUp(why error) {
+	s.over = true
+	if s.endFile != nil && !s.hasFinished() {
+		s.endFile(why)
+	}
 }
 
 // lastPolls bounds the number of these polls.
@@ -276,10 +285,10 @@ func (s *session) drain(ctx context.Context) {
 			break
 		}
 	}
-	s.over = true
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lostLocked(nil)
+	s.mu.Unlock()
+	s.giveUp(failf(CodeLost, "the connection of the transfer is over"))
 }
 
 // poll processes the completions that are there and reports whether there were any,

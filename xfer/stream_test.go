@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -57,7 +58,9 @@ func TestStreamPauses(t *testing.T) {
 		dev := device(t, iwarp.Config{})
 		arrived := make(chan int, 16)
 		var got bytes.Buffer
-		srv := serve(t, dev, Receiver{Timeout: timeout, Open: func(string, Meta, int64) (File, error) { return tell{&got, arrived}, nil }}, DirOptions{})
+		srv := serve(t, dev, Receiver{Timeout: timeout, Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) {
+			return tell{&got, arrived}, nil
+		}}, DirOptions{})
 		r, w := io.Pipe()
 		s := Sender{Timeout: timeout, Digest: digest}
 		sent := make(chan error, 1)

@@ -3,6 +3,7 @@ package xfer
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -74,10 +75,10 @@ func TestDirSync(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(path, "f"), []byte("old"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			d := must(OpenDir(path, DirOptions{Overwrite: true, Sync: c.sync}))(t)
+			d := must(OpenDir(t.Context(), path, DirOptions{Overwrite: true, Sync: c.sync}))(t)
 			defer d.Close()
 			below := must(os.Open(path))(t) // so that the directory's descriptor will be another than the file's, which is closed by then
-			f := must(d.Open("f", Meta{}, 3))(t)
+			f := must(d.Open(t.Context(), netip.AddrPort{}, "f", Meta{}, 3))(t)
 			if err := below.Close(); err != nil {
 				t.Fatal(err)
 			}

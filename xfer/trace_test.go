@@ -2,9 +2,11 @@ package xfer
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -170,7 +172,7 @@ func exchange(t *testing.T, s Sender, r Receiver, data []byte, slow media) *hist
 	dev := openSlow(rate(slow.wire, minChunk))
 	l := must(verbs.Listen(dev, loopback))(t)
 	file := &memFile{disk: rate(slow.write, minChunk)}
-	r.Open = func(string, Meta, int64) (File, error) { return file, nil }
+	r.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.ServeOne(t.Context(), l)
@@ -210,7 +212,7 @@ func TestPaperStepsWithoutImmediates(t *testing.T) {
 	dev := verbs.NewDevice(noImmediates{memdev.Open(memdev.Config{})})
 	l := must(verbs.Listen(dev, loopback))(t)
 	file := &memFile{disk: instant}
-	r.Open = func(string, Meta, int64) (File, error) { return file, nil }
+	r.Open = func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.ServeOne(t.Context(), l)
@@ -261,7 +263,7 @@ func jittered(t *testing.T, s Sender, data []byte, seed uint64) (*history, Resul
 	var h history
 	s.Trace = h.tracer(false)
 	file := &memFile{disk: delay}
-	r := Receiver{Trace: h.tracer(true), Open: func(string, Meta, int64) (File, error) { return file, nil }}
+	r := Receiver{Trace: h.tracer(true), Open: func(context.Context, netip.AddrPort, string, Meta, int64) (File, error) { return file, nil }}
 	dev := openSlow(delay)
 	l := must(verbs.Listen(dev, loopback))(t)
 	received := make(chan error, 1)

@@ -38,7 +38,7 @@ func serveFiles(_ *attack, log io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := xfer.OpenDir(path, xfer.DirOptions{Overwrite: true})
+	dir, err := xfer.OpenDir(context.Background(), path, xfer.DirOptions{Overwrite: true})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}

@@ -92,7 +92,7 @@ func receiver(t *testing.T, dir string) (addr string, done <-chan error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	into, err := xfer.OpenDir(dir, xfer.DirOptions{})
+	into, err := xfer.OpenDir(t.Context(), dir, xfer.DirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ func recv(s *steps, v variant, limit time.Duration) (err error) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	dir, err := xfer.OpenDir(os.Getenv(pathEnv), xfer.DirOptions{})
+	dir, err := xfer.OpenDir(ctx, os.Getenv(pathEnv), xfer.DirOptions{})
 	if err != nil {
 		return err
 	}
@@ -148,9 +148,9 @@ func recv(s *steps, v variant, limit time.Duration) (err error) {
 	say("%s %s", wordAddr, l.Addr())
 	r := xfer.Receiver{
 		Timeout: limit,
-		Open: func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		Open: func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 			s.at("before making the file")
-			f, err := dir.Open(name, meta, size)
+			f, err := dir.Open(ctx, from, name, meta, size)
 			if err != nil {
 				return nil, err
 			}

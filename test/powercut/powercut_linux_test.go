@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -109,7 +110,7 @@ func (c *outage) neighbour(ctx context.Context) {
 // receive stores trees and files, new ones and ones in the place of earlier ones, until one fails.
 func (c *outage) receive(ctx context.Context, in string) {
 	opt := tree.DirOptions{DirOptions: xfer.DirOptions{Overwrite: true, Sync: c.sync}}
-	d, err := tree.OpenDir(in, opt)
+	d, err := tree.OpenDir(ctx, in, opt)
 	if err != nil {
 		return // the power was cut before
 	}
@@ -149,7 +150,7 @@ func treeSource(ctx context.Context, name string, version int, r *rand.Rand) xfe
 
 // store stores a source as a transfer does.
 func store(d *tree.Dir, src xfer.Source) error {
-	f, err := d.Open(src.Name, src.Meta, src.Size)
+	f, err := d.Open(context.Background(), netip.AddrPort{}, src.Name, src.Meta, src.Size)
 	if err != nil {
 		return err
 	}

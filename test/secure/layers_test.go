@@ -296,7 +296,7 @@ func runTransfer(t *testing.T, server, client *verbs.Device, via func(netip.Addr
 	l, err := verbs.Listen(server, loopback)
 	must(t, err)
 	in := t.TempDir()
-	dir, err := xfer.OpenDir(in, xfer.DirOptions{})
+	dir, err := xfer.OpenDir(t.Context(), in, xfer.DirOptions{})
 	must(t, err)
 	ctx, cancel := context.WithCancel(testContext(t))
 	var wg sync.WaitGroup

@@ -11,7 +11,7 @@
 //	r := xfer.Receiver{Open: refuse, Files: dir.Files}
 //	err = r.Serve(ctx, l)
 //
-//	in, err := tree.OpenDir("incoming", tree.DirOptions{})
+//	in, err := tree.OpenDir(ctx, "incoming", tree.DirOptions{})
 //	p := xfer.Puller{Open: in.Open, Choose: true}
 //	res, err := p.Pull(ctx, dev, addr, xfer.FileRequest{Op: xfer.RequestFile, Path: "photos"})
 //

@@ -41,7 +41,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer l.Close()
-	refuse := func(string, xfer.Meta, int64) (xfer.File, error) { return nil, xfer.CodeStorage }
+	refuse := func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+		return nil, xfer.CodeStorage
+	}
 	server := xfer.Receiver{Open: refuse, Files: dir.Files}
 	ended := make(chan error)
 	go func() { ended <- server.Serve(ctx, l) }()

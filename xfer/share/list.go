@@ -171,7 +171,7 @@ const mostEntries = 1_000_000
 // List pulls the list of the directory at a path of the server, or of one file. p has the settings of the transfer; its Open is not used.
 func List(ctx context.Context, p xfer.Puller, dev *verbs.Device, addr netip.AddrPort, dir string) ([]Entry, error) {
 	var f memory
-	p.Open = func(_ string, _ xfer.Meta, size int64) (xfer.File, error) {
+	p.Open = func(_ context.Context, _ netip.AddrPort, _ string, _ xfer.Meta, size int64) (xfer.File, error) {
 		if size > MaxListBytes {
 			return nil, failf(xfer.CodeTooLarge, "the list has %d bytes; at most %d are taken", size, int64(MaxListBytes))
 		}

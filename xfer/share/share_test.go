@@ -78,7 +78,9 @@ func server(t testing.TB, dev *verbs.Device, d *Dir) netip.AddrPort {
 	l := must(verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0")))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	r := xfer.Receiver{Files: d.Files, Open: func(string, xfer.Meta, int64) (xfer.File, error) { return nil, xfer.CodeStorage }}
+	r := xfer.Receiver{Files: d.Files, Open: func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+		return nil, xfer.CodeStorage
+	}}
 	go func() { ended <- r.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
@@ -106,7 +108,7 @@ func TestServes(t *testing.T) {
 	dev := device(t)
 	addr := server(t, dev, openDir(t, path, Options{}))
 	into := t.TempDir()
-	in := must(tree.OpenDir(into, tree.DirOptions{}))(t)
+	in := must(tree.OpenDir(t.Context(), into, tree.DirOptions{}))(t)
 	defer in.Close()
 	p := xfer.Puller{Open: in.Open}
 	for _, asked := range []string{"a", "/d/", "."} {

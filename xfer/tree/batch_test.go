@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -41,7 +42,7 @@ func TestSmallFiles(t *testing.T) {
 			d, to := openDir(t, opt)
 			src := scanDir(t, from, ScanOptions{Preserve: true}).Source()
 			b := make([]byte, chunk)
-			f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+			f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 			for at := int64(0); at < src.Size; at += int64(len(b)) {
 				b = b[:min(int64(chunk), src.Size-at)]
 				must(src.Data.ReadAt(b, at))(t)

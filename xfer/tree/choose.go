@@ -145,7 +145,6 @@ func (s *storing) survey() error {
 		}
 	}
 	return s.meet(func(i int, at string, old fs.FileInfo) error {
-		s.steps.Add(1)
 		e := &s.m.Entries[i]
 		if e.Kind != File || old == nil || !old.Mode().IsRegular() || old.Size() != e.Size || !s.dresses(e, old) || !s.sameNames(old, links[i]) {
 			return nil
@@ -321,7 +320,9 @@ func (s *storing) zerosBetween(at string, e *Entry, end int64) bool {
 func (s *storing) isZero(f *os.File, from, to int64) bool {
 	b := make([]byte, min(to-from, 256<<10))
 	for from < to {
-		s.steps.Add(1)
+		if s.step() != nil {
+			return false // the next step of the caller has the reason
+		}
 		b = b[:min(int64(len(b)), to-from)]
 		if n, err := f.ReadAt(b, from); n < len(b) && (err == nil || !errors.Is(err, io.EOF) || n == 0) {
 			return false
@@ -383,6 +384,9 @@ func (s *storing) compareBlock(r xfer.Range, sum [xfer.SumLen]byte) error {
 	h := c.offer.NewHash()
 	b := make([]byte, min(length, 256<<10))
 	for left := length; left > 0; {
+		if err := s.step(); err != nil {
+			return err
+		}
 		_, offset, k, _ := c.found.next()
 		b = b[:min(int64(cap(b)), k, left)]
 		if !s.readHere(i, b, offset) {
@@ -392,7 +396,6 @@ func (s *storing) compareBlock(r xfer.Range, sum [xfer.SumLen]byte) error {
 		h.Write(b) // never fails (package hash)
 		c.found.advance(int64(len(b)))
 		left -= int64(len(b))
-		s.steps.Add(1)
 	}
 	if !bytes.Equal(h.Sum(nil), sum[:]) {
 		c.differ[n/64] |= 1 << (n % 64)

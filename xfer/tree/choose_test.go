@@ -2,6 +2,7 @@ package tree
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,8 +39,8 @@ type crossed struct {
 }
 
 // storeChosen gives a source to a receiver that chooses, as a transfer does, in pieces of a size. It ends with errCut when so many bytes have crossed; limit < 0: never.
-func storeChosen(open func(string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int, limit int64) (c crossed, err error) {
-	f, err := open(src.Name, src.Meta, src.Size)
+func storeChosen(open func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int, limit int64) (c crossed, err error) {
+	f, err := open(context.Background(), netip.AddrPort{}, src.Name, src.Meta, src.Size)
 	if err != nil {
 		return c, err
 	}
@@ -263,16 +265,16 @@ func TestPartialOfOthers(t *testing.T) {
 	}
 
 	d, to := openDir(t, keeping())
-	other := must(OpenDir(to, keeping()))(t)
+	other := must(OpenDir(t.Context(), to, keeping()))(t)
 	defer other.Close()
 	src := wished(t, from, 0)
-	f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 	var c crossed
 	err := c.transfer(f.(xfer.Chooser), src, 2, src.Size-2)
 	if !errors.Is(err, errCut) {
 		t.Fatal(err)
 	}
-	_, err = d.Open(src.Name, src.Meta, src.Size)
+	_, err = d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size)
 	wantError(t, err, xfer.CodeExists, `a tree "photos" is being received right now`)
 	_, err = storeChosen(other.Open, src, 100, -1)
 	wantError(t, err, xfer.CodeExists, `a tree "photos" is being received right now by another process`)
@@ -300,11 +302,11 @@ func TestPartialAge(t *testing.T) {
 		}
 		wantOnly(t, to, want...)
 	}
-	check(t, must(OpenDir(to, keeping()))(t).Close())
+	check(t, must(OpenDir(t.Context(), to, keeping()))(t).Close())
 	wantOnly(t, to, partialName("photos"))
 	old := time.Now().Add(-2 * time.Hour)
 	check(t, os.Chtimes(filepath.Join(to, partialName("photos")), old, old))
-	check(t, must(OpenDir(to, keeping()))(t).Close())
+	check(t, must(OpenDir(t.Context(), to, keeping()))(t).Close())
 	wantOnly(t, to)
 }
 
@@ -451,7 +453,7 @@ func TestDelete(t *testing.T) {
 	wantError(t, err, xfer.CodeUnsupported, "this receiver removes nothing for senders")
 
 	opt.AllowDelete, opt.Limits.Entries = true, 6
-	few := must(OpenDir(to, opt))(t)
+	few := must(OpenDir(t.Context(), to, opt))(t)
 	defer few.Close()
 	for i := range 6 {
 		check(t, os.WriteFile(filepath.Join(at, fmt.Sprint("more", i)), nil, 0o644))
@@ -467,7 +469,7 @@ func TestChoiceFails(t *testing.T) {
 	open := func(d *Dir, wishes xfer.Wishes) (xfer.Chooser, xfer.Source) {
 		src := must(Scan(t.Context(), fsys, "photos", ScanOptions{Preserve: true}))(t).Source()
 		src.Choice.Wishes = wishes
-		return must(d.Open(src.Name, src.Meta, src.Size))(t).(xfer.Chooser), src
+		return must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t).(xfer.Chooser), src
 	}
 	d, to := openDir(t, keeping())
 	for _, more := range []int64{-1, 1} {
@@ -478,7 +480,7 @@ func TestChoiceFails(t *testing.T) {
 		check(t, f.Discard())
 	}
 	f, src := open(d, 0)
-	must(storeChosen(func(string, xfer.Meta, int64) (xfer.File, error) { return f, nil }, src, 100, -1))(t)
+	must(storeChosen(func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return f, nil }, src, 100, -1))(t)
 	f, src = open(d, xfer.WishUpdate)
 	var c crossed
 	check(t, c.transfer(f, src, 1000, -1))

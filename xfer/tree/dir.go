@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"io/fs"
@@ -57,15 +58,20 @@ type Dir struct {
 	hosts map[hostquota.Host]int64
 	// when stale trees were removed
 	// +checklocks:mu
-	cleaned  time.Time
-	cleaning sync.WaitGroup
+	cleaned time.Time
+	// a goroutine removes stale trees
+	// +checklocks:mu
+	cleans   bool
+	cleaning sync.WaitGroup // of that goroutine
+	closed   chan struct{}  // closed by Close, with mu, which ends it
 }
 
 // OpenDir opens the directory at path. As xfer.OpenDir does, it removes what killed receivers have left there: on Linux and macOS,
 // unless KeepPartial is set, incomplete trees of which the last transfer ended longer than 24 hours ago, or than KeepFor, and that no process has locked. Open does
 // the same once an hour.
-func OpenDir(path string, opt DirOptions) (*Dir, error) {
-	files, err := xfer.OpenDir(path, opt.DirOptions)
+// If ctx ends before, OpenDir fails with its cause.
+func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
+	files, err := xfer.OpenDir(ctx, path, opt.DirOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -74,30 +80,43 @@ func OpenDir(path string, opt DirOptions) (*Dir, error) {
 		return nil, errors.Join(err, files.Close())
 	}
 	opt.Limits = opt.Limits.filled()
-	d := &Dir{files: files, root: root, opt: opt, busy: map[string]struct{}{}, hosts: map[hostquota.Host]int64{}}
-	d.clean(time.Now())
+	d := &Dir{files: files, root: root, opt: opt, busy: map[string]struct{}{}, hosts: map[hostquota.Host]int64{}, closed: make(chan struct{})}
+	d.clean(time.Now(), ctx.Done())
 	d.cleaning.Wait()
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), d.Close())
+	}
 	return d, nil
 }
 
 // Close closes the directory. Trees that are being received cannot be stored any more.
 func (d *Dir) Close() error {
+	d.mu.Lock()
+	if !d.isClosed() {
+		close(d.closed)
+	}
+	d.mu.Unlock()
 	d.cleaning.Wait()
 	return errors.Join(d.files.Close(), d.root.Close())
 }
 
-// Open takes a tree, if the name ends in a slash, and a file otherwise.
-func (d *Dir) Open(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-	return d.OpenFrom(netip.AddrPort{}, name, meta, size)
+// isClosed reports whether Close was called.
+func (d *Dir) isClosed() bool {
+	select {
+	case <-d.closed:
+		return true
+	default:
+		return false
+	}
 }
 
-// OpenFrom is Open for a sender at an address, and can be xfer's Receiver.OpenFrom. One host then gets a part of the memory for manifests only: at most 9 in 16 of
-// it for several trees at once, and three quarters for one.
-func (d *Dir) OpenFrom(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
-	d.clean(time.Now())
+// Open takes a tree, if the name ends in a slash, and a file otherwise. The work on a tree ends with ctx, also the removal of entries that the sender does not have. The names of a tree that
+// has come are given all the same, and Discard removes everything that does not stay. If from is valid, the host gets a part of the memory for manifests only: at most 9 in 16 of it for several trees at once, and three quarters for one.
+func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+	d.clean(time.Now(), d.closed)
 	base, isTree := strings.CutSuffix(name, "/")
 	if !isTree {
-		return d.files.Open(name, meta, size)
+		return d.files.Open(ctx, from, name, meta, size)
 	}
 	if err := xfer.CheckName(base); err != nil {
 		return nil, err
@@ -108,7 +127,7 @@ func (d *Dir) OpenFrom(from netip.AddrPort, name string, meta xfer.Meta, size in
 	if _, err := d.target(base); err != nil {
 		return nil, err
 	}
-	s := &storing{dir: d, name: base, open: -1, fsys: &rootFS{root: d.root}}
+	s := &storing{ctx: ctx, dir: d, name: base, open: -1, fsys: &rootFS{root: d.root}}
 	if from.IsValid() {
 		s.host = hostquota.HostOf(from.Addr())
 	}
@@ -221,26 +240,42 @@ func (d *Dir) maxAge() time.Duration {
 // cleanEvery is the time after which a directory that is in use looks for the trees of killed receivers again.
 const cleanEvery = time.Hour
 
-// clean starts to remove the trees of killed receivers, if the last look was long ago.
-func (d *Dir) clean(now time.Time) {
+// clean starts to remove the trees of killed receivers, if the last look was long ago. The removal ends when over is closed. It does not end with the transfer that has begun it,
+// because most transfers are shorter.
+func (d *Dir) clean(now time.Time, over <-chan struct{}) {
 	if d.opt.KeepPartial {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Sub(d.cleaned) < min(cleanEvery, d.maxAge()) {
+	if d.cleans || d.isClosed() || now.Sub(d.cleaned) < min(cleanEvery, d.maxAge()) {
 		return
 	}
-	d.cleaned = now
-	d.cleaning.Wait() // the last one ended long ago
-	d.cleaning.Go(func() { d.removeStale(now) })
+	d.cleaned, d.cleans = now, true
+	d.cleaning.Go(func() {
+		d.removeStale(now, over)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.cleans = false
+	})
 }
 
 // entriesAtOnce is the number of directory entries that are read at a time.
 const entriesAtOnce = 1024
 
-// removeStale removes the trees of killed receivers. It ignores errors, because a receiver works beside one that cannot be removed.
-func (d *Dir) removeStale(now time.Time) {
+// errOver is the error of a removal that was ended.
+var errOver = errors.New("the directory is closed")
+
+// removeStale removes the trees of killed receivers, until over is closed. It ignores errors, because a receiver works beside one that cannot be removed.
+func (d *Dir) removeStale(now time.Time, over <-chan struct{}) {
+	step := func() error {
+		select {
+		case <-over:
+			return errOver
+		default:
+			return nil
+		}
+	}
 	f, err := d.root.Open(".")
 	if err != nil {
 		return
@@ -249,8 +284,11 @@ func (d *Dir) removeStale(now time.Time) {
 	for {
 		entries, err := f.ReadDir(entriesAtOnce)
 		for _, e := range entries {
+			if step() != nil {
+				return
+			}
 			if isTemp(e.Name()) && e.IsDir() {
-				d.removeIfStale(e.Name(), now)
+				d.removeIfStale(e.Name(), now, step)
 			}
 		}
 		if err != nil {
@@ -267,8 +305,8 @@ func isTemp(name string) bool {
 	return prefix && suffix && err == nil && len(b) == tempRandom
 }
 
-// removeIfStale removes a temporary directory if it is older than staleAfter and no process has its lock.
-func (d *Dir) removeIfStale(name string, now time.Time) {
+// removeIfStale removes a temporary directory if it is older than staleAfter and no process has its lock. An error of step ends the removal.
+func (d *Dir) removeIfStale(name string, now time.Time, step func() error) {
 	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK, because opening a pipe would block
 	if err != nil {
 		return
@@ -279,6 +317,6 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 		return
 	}
 	if at, err := d.root.Lstat(name); err == nil && os.SameFile(info, at) {
-		_ = d.root.RemoveAll(name) // see removeStale
+		_ = removeAll(d.root, name, step) // see removeStale
 	}
 }

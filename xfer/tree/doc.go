@@ -10,7 +10,7 @@
 //
 // A receiver and a sender:
 //
-//	dir, err := tree.OpenDir("incoming", tree.DirOptions{})
+//	dir, err := tree.OpenDir(ctx, "incoming", tree.DirOptions{})
 //	r := xfer.Receiver{Open: dir.Open}
 //	err = r.Serve(ctx, l) // until ctx ends
 //

@@ -45,12 +45,13 @@ func moveTree() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	dir, err := tree.OpenDir(incoming, tree.DirOptions{})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dir, err := tree.OpenDir(ctx, incoming, tree.DirOptions{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
 		r := xfer.Receiver{Open: dir.Open}

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -72,8 +73,8 @@ func TestReceiverInTrouble(t *testing.T) {
 	}
 	t.Run("full", func(t *testing.T) {
 		d, to := openDir(t, keeping())
-		open := func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-			f, err := d.Open(name, meta, size)
+		open := func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+			f, err := d.Open(ctx, from, name, meta, size)
 			if err != nil {
 				return nil, err
 			}
@@ -110,7 +111,7 @@ func (f *fullFile) WriteAt(b []byte, offset int64) (int, error) {
 // goesOn sends a tree again, to a receiver without troubles.
 func goesOn(t *testing.T, to, from string, fresh bool) {
 	t.Helper()
-	d := must(OpenDir(to, keeping()))(t)
+	d := must(OpenDir(t.Context(), to, keeping()))(t)
 	t.Cleanup(func() { check(t, d.Close()) })
 	res, err := serve(t, xfer.Receiver{Open: d.Open})(wished(t, from, 0))
 	check(t, err)
@@ -133,7 +134,7 @@ func beforeSmall(t *testing.T) (d *Dir, f xfer.File, staged string, data func() 
 	src := scanDir(t, from, ScanOptions{Preserve: true}).Source()
 	b := make([]byte, src.Size)
 	must(src.Data.ReadAt(b, 0))(t)
-	f = must(d.Open(src.Name, src.Meta, src.Size))(t)
+	f = must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 	head := src.Choice.Head
 	must(f.WriteAt(b[:head], 0))(t)
 	return d, f, filepath.Join(to, f.(*claimed).s.temp, stagedName), func() (int, error) { return f.WriteAt(b[head:], head) }

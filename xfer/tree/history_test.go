@@ -2,6 +2,7 @@ package tree
 
 import (
 	"hash/fnv"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,7 +26,7 @@ func TestHistories(t *testing.T) {
 		runs++
 		to := filepath.Join(base, strconv.Itoa(runs))
 		check(t, os.Mkdir(to, 0o700))
-		d := must(OpenDir(to, keeping()))(t)
+		d := must(OpenDir(t.Context(), to, keeping()))(t)
 		defer d.Close()
 		model := map[string]string{} // path to contents; a directory has "/"
 		for range rapid.IntRange(1, 4).Draw(rt, "trees") {
@@ -170,7 +171,7 @@ func TestMergeIgnoresLinks(t *testing.T) {
 	}
 
 	check(t, os.Symlink(outside, filepath.Join(to, "link")))
-	_, err = d.Open("link/", xfer.Meta{}, 100)
+	_, err = d.Open(t.Context(), netip.AddrPort{}, "link/", xfer.Meta{}, 100)
 	wantError(t, err, xfer.CodeExists, "is no directory")
 }
 
@@ -185,7 +186,7 @@ func TestErrorWithinMerge(t *testing.T) {
 		}
 		check(t, store(d.Open, files("old"), 100))
 		src := files("new")
-		f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 		check(t, fill(f, src, 100, src.Size))
 		check(t, os.Remove(filepath.Join(to, f.(*claimed).s.temp, stagedName, lost)))
 		err := f.Commit()

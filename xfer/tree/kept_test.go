@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,7 +70,7 @@ func TestKeptFileChanges(t *testing.T) {
 				must(storeChosen(d.Open, wished(t, from, 0), 100, -1))(t)
 				src := wished(t, from, wish|xfer.WishDelete)
 				check(t, os.WriteFile(filepath.Join(at, "old"), nil, 0o644))
-				f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+				f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 				var c crossed
 				check(t, c.transfer(f.(xfer.Chooser), src, 100, -1))
 				change(t, at)

@@ -133,14 +133,14 @@ func TestManifestMemory(t *testing.T) {
 	d, to := openDir(t, opt)
 	src := tree(t, fstest.MapFS{"a": {Data: []byte("x")}, "b": {}}).Source()
 	for range 3 {
-		f := must(d.Open("photos/", xfer.Meta{}, src.Size))(t)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, src.Size))(t)
 		if err := fill(f, src, 1000, src.Size-1); !errors.Is(err, errCut) {
 			t.Fatal(err)
 		}
 		if err := store(d.Open, xfer.Source{Name: "other/", Data: src.Data, Size: src.Size}, 1000); !errors.Is(err, xfer.CodeBusy) {
 			t.Errorf("got %v, want busy", err)
 		}
-		if _, err := d.Open("photos/", xfer.Meta{}, src.Size); !errors.Is(err, xfer.CodeExists) {
+		if _, err := d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, src.Size); !errors.Is(err, xfer.CodeExists) {
 			t.Errorf("got %v for a tree that is being received", err)
 		}
 		check(t, f.Discard())
@@ -164,7 +164,7 @@ func TestManifestMemoryIsShared(t *testing.T) {
 			fsys[fmt.Sprintf("%03d", i)] = &fstest.MapFile{Data: []byte("x")}
 		}
 		src := tree(t, fsys).Source()
-		f := must(d.OpenFrom(from, fmt.Sprintf("t%d/", len(open)), xfer.Meta{}, src.Size))(t)
+		f := must(d.Open(t.Context(), from, fmt.Sprintf("t%d/", len(open)), xfer.Meta{}, src.Size))(t)
 		if err := fill(f, src, 1000, src.Size-1); !errors.Is(err, errCut) {
 			check(t, f.Discard())
 			return err
@@ -239,22 +239,22 @@ func TestWrongLength(t *testing.T) {
 	d, to := openDir(t, all)
 	src := tree(t, fstest.MapFS{"a": {Data: []byte("some data")}}).Source()
 	for _, size := range []int64{src.Size - 1, src.Size + 1} {
-		f := must(d.Open("photos/", xfer.Meta{}, size))(t)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, size))(t)
 		err := fill(f, src, 1000, src.Size)
 		wantError(t, err, xfer.CodeProtocol, "announces 9 bytes of data")
 		check(t, f.Discard())
 	}
-	f := must(d.Open("photos/", xfer.Meta{}, 5))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, 5))(t)
 	if _, err := f.WriteAt([]byte("cnxt\x01"), 0); err != nil {
 		t.Fatal(err)
 	}
 	wantError(t, f.Commit(), xfer.CodeProtocol, "inside the manifest")
 	check(t, f.Discard())
-	_, err := d.Open("photos/", xfer.Meta{}, -1)
+	_, err := d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, -1)
 	wantError(t, err, xfer.CodeUnsupported, "fast protocol")
 	careful, _ := openDir(t, DirOptions{})
 	for _, name := range []string{"/", "../", "a/b/", ".x/"} {
-		if _, err := careful.Open(name, xfer.Meta{}, 5); !errors.Is(err, xfer.CodeName) {
+		if _, err := careful.Open(t.Context(), netip.AddrPort{}, name, xfer.Meta{}, 5); !errors.Is(err, xfer.CodeName) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

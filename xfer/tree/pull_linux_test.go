@@ -56,7 +56,9 @@ func servedVictim(args []string) error {
 	defer end()
 	var served error
 	r := xfer.Receiver{
-		Open: func(string, xfer.Meta, int64) (xfer.File, error) { return nil, xfer.CodeUnsupported },
+		Open: func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+			return nil, xfer.CodeUnsupported
+		},
 		Files: func(ctx context.Context, _ netip.AddrPort, _ xfer.FileRequest) (xfer.Source, io.Closer, error) {
 			t, err := ScanDir(ctx, args[1], ScanOptions{Preserve: true})
 			if err != nil {
@@ -113,14 +115,14 @@ func pullVictim(args []string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := OpenDir(args[1], keeping())
+	dir, err := OpenDir(context.Background(), args[1], keeping())
 	if err != nil {
 		return err
 	}
 	step := countdown(n[0])
 	p := xfer.Puller{Choose: true, Wishes: xfer.Wishes(n[1]), Lanes: n[2], Chunk: 64 << 10, Window: 4,
-		Open: func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-			f, err := dir.Open(name, meta, size)
+		Open: func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+			f, err := dir.Open(ctx, from, name, meta, size)
 			if err != nil {
 				return nil, err
 			}
@@ -147,7 +149,7 @@ func TestPullDelete(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(to, name), nil, 0o600))
 	}
 	var listed []string
-	pull := func(wishes xfer.Wishes, open func(string, xfer.Meta, int64) (xfer.File, error)) (error, error) {
+	pull := func(wishes xfer.Wishes, open func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error)) (error, error) {
 		listed = nil
 		r := xfer.Receiver{Open: d.Open, Files: func(ctx context.Context, _ netip.AddrPort, _ xfer.FileRequest) (xfer.Source, io.Closer, error) {
 			t, err := ScanDir(ctx, from, ScanOptions{Preserve: true})
@@ -163,7 +165,7 @@ func TestPullDelete(t *testing.T) {
 			_, err := r.ServeOne(testContext(t), l)
 			served <- err
 		}()
-		p := xfer.Puller{Open: open, Choose: true, Wishes: wishes, Remove: func(path string, dir bool) bool {
+		p := xfer.Puller{Open: open, Choose: true, Wishes: wishes, Remove: func(_ context.Context, path string, dir bool) bool {
 			listed = append(listed, fmt.Sprint(path, " ", dir))
 			return path != "kept"
 		}}

@@ -80,7 +80,7 @@ func (s *storing) listExtra(w *walk, i int, at string, names []string, above *[]
 		return err
 	}
 	met := make([]bool, len(names))
-	err = s.eachName(dir, func(d fs.DirEntry) error {
+	err = eachName(dir, s.step, func(d fs.DirEntry) error {
 		if n, known := slices.BinarySearch(names, d.Name()); known {
 			met[n] = true
 			return nil
@@ -176,7 +176,7 @@ func (s *storing) remove(dir *os.Root, dev uint64, r removal) error {
 	if err != nil {
 		return err
 	}
-	err = s.eachName(sub, func(d fs.DirEntry) error {
+	err = eachName(sub, s.step, func(d fs.DirEntry) error {
 		below := removal{name: d.Name(), depth: r.depth + 1, parent: n, way: r.way}
 		if s.protects(d.Name()) {
 			return s.stays(&below)
@@ -226,7 +226,8 @@ func (s *storing) removeListed(way bool) error {
 		if r.stays || r.spared || r.way != way {
 			continue
 		}
-		err := s.step()
+		s.steps.Add(1)
+		err := s.over()
 		if err == nil {
 			err = s.removeOne(&w, r)
 		}

@@ -1,7 +1,9 @@
 package tree
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -97,7 +99,7 @@ func TestDeleteChanged(t *testing.T) {
 			plant(t, filepath.Join(to, "photos"), "both/old", "dir/file", "old", "way/file")
 			check(t, os.Chtimes(filepath.Join(to, "photos/old"), time.Time{}, time.Unix(1e9, 0)))
 			src := wished(t, from, xfer.WishDelete)
-			f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+			f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 			var crossed crossed
 			check(t, crossed.transfer(f.(xfer.Chooser), src, 100, -1))
 			c.change(t, to)
@@ -125,7 +127,7 @@ func TestDeleteFails(t *testing.T) {
 	plant(t, from, "a/", "b")
 	plant(t, filepath.Join(to, "photos"), "a", "old")
 	src := wished(t, from, xfer.WishDelete)
-	f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 	var crossed crossed
 	check(t, crossed.transfer(f.(xfer.Chooser), src, 100, -1))
 	check(t, os.RemoveAll(filepath.Join(to, f.(*claimed).s.temp, stagedName, "a")))
@@ -139,7 +141,7 @@ func TestDeleteOtherNames(t *testing.T) {
 	d, to := openDir(t, keeping())
 	plant(t, to, "photos/File")
 	src := wished(t, t.TempDir(), xfer.WishDelete)
-	f := must(d.Open("photos/", src.Meta, src.Size))(t).(*claimed)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", src.Meta, src.Size))(t).(*claimed)
 	f.s.m = &Manifest{Entries: []Entry{{Kind: Directory}}}
 	w := walk{root: d.root}
 	// The dot stands for such a name, because it is found and not listed.
@@ -182,10 +184,12 @@ func TestDeleteStops(t *testing.T) {
 	plant(t, from, "a")
 	plant(t, filepath.Join(to, "photos"), "old", "dir/file")
 	src := wished(t, from, xfer.WishDelete)
-	f := must(d.Open(src.Name, src.Meta, src.Size))(t)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	f := must(d.Open(ctx, netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
 	var crossed crossed
 	check(t, crossed.transfer(f.(xfer.Chooser), src, 100, -1))
-	f.(*claimed).Interrupt()
+	end()
 	wantError(t, f.Commit(), xfer.CodeCanceled, "is over")
 	check(t, f.Discard())
 	for _, p := range []string{"old", "dir/file"} {

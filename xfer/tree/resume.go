@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -154,20 +155,25 @@ func (s *storing) clearEntry(i int, next siblings) error {
 	if err != nil {
 		return err
 	}
-	return s.removeAll(dir, name)
+	return removeAll(dir, name, s.step)
 }
 
-// step counts a step of the work, and fails if the transfer is over.
+// step counts a step of the work. Before Commit it fails if the transfer is over.
 func (s *storing) step() error {
 	s.steps.Add(1)
-	if s.stopped.Load() {
-		return failf(xfer.CodeCanceled, "the transfer of %s is over", quote(s.name))
+	if s.commits {
+		return nil
 	}
-	return nil
+	return s.over()
 }
 
-// Interrupt lets the work under way fail at its next step, see [xfer.Interrupter].
-func (c *claimed) Interrupt() { c.s.stopped.Store(true) }
+// over returns an error if the transfer is over.
+func (s *storing) over() error {
+	if s.ctx.Err() == nil {
+		return nil
+	}
+	return failf(xfer.CodeCanceled, "the transfer of %s is over: %w", quote(s.name), context.Cause(s.ctx))
+}
 
 // described returns an error of the file system as storageFailure does, and others as they are.
 func described(doing, name string, err error) error {
@@ -218,12 +224,12 @@ func (s *storing) prune(i int, at string, next siblings) error {
 	names := s.m.names(i, next)
 	for removed := true; removed; { // again, because a file system may leave out entries while others go
 		removed = false
-		err := s.eachName(dir, func(d fs.DirEntry) error {
+		err := eachName(dir, s.step, func(d fs.DirEntry) error {
 			if _, known := slices.BinarySearch(names, d.Name()); known {
 				return nil
 			}
 			removed = true
-			return s.removeAll(dir, d.Name())
+			return removeAll(dir, d.Name(), s.step)
 		})
 		if err != nil {
 			return err
@@ -254,8 +260,8 @@ func (m *Manifest) names(i int, s siblings) (names []string) {
 	return names
 }
 
-// eachName calls do for each entry of an open directory, which do may remove.
-func (s *storing) eachName(dir *os.Root, do func(fs.DirEntry) error) error {
+// eachName calls do for each entry of an open directory, which do may remove. It calls step before each.
+func eachName(dir *os.Root, step func() error, do func(fs.DirEntry) error) error {
 	f, err := dir.Open(".")
 	if err != nil {
 		return err
@@ -264,7 +270,7 @@ func (s *storing) eachName(dir *os.Root, do func(fs.DirEntry) error) error {
 	for {
 		list, err := f.ReadDir(entriesAtOnce)
 		for _, d := range list {
-			if err := s.step(); err != nil {
+			if err := step(); err != nil {
 				return err
 			}
 			if err := do(d); err != nil {
@@ -303,9 +309,9 @@ func enter(dir *os.Root, name string) (*os.Root, fs.FileInfo, error) {
 	return sub, at, nil
 }
 
-// removeAll removes an entry of an open directory, with everything in it.
-func (s *storing) removeAll(dir *os.Root, name string) error {
-	if err := s.step(); err != nil {
+// removeAll removes an entry of an open directory, with everything in it. It calls step before each entry, and ends with the error of that.
+func removeAll(dir *os.Root, name string, step func() error) error {
+	if err := step(); err != nil {
 		return err
 	}
 	err := dir.Remove(name)
@@ -318,9 +324,9 @@ func (s *storing) removeAll(dir *os.Root, name string) error {
 	}
 	for found := true; found && oerr == nil; { // again, because a file system may leave out entries while others go
 		found = false
-		oerr = s.eachName(sub, func(d fs.DirEntry) error {
+		oerr = eachName(sub, step, func(d fs.DirEntry) error {
 			found = true
-			return s.removeAll(sub, d.Name())
+			return removeAll(sub, d.Name(), step)
 		})
 	}
 	if err := errors.Join(oerr, sub.Close()); err != nil {

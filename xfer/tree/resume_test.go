@@ -1,8 +1,10 @@
 package tree
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -113,7 +115,7 @@ func TestFlatDirectory(t *testing.T) {
 	check(t, os.Chmod(filepath.Join(to, partialName("photos")), 0o700))
 	check(t, os.Mkdir(filepath.Join(to, "photos"), 0o755))
 	size := int64(len(head)) + 1
-	f := must(d.Open("photos/", xfer.Meta{}, size))(t).(xfer.Chooser)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, size))(t).(xfer.Chooser)
 	check(t, f.Choose(xfer.Offer{Head: int64(len(head)), Size: size, Wishes: xfer.WishDelete}))
 	must(f.WriteAt(head, 0))(t)
 	check(t, f.Discard())
@@ -128,12 +130,10 @@ func TestStop(t *testing.T) {
 	check(t, os.WriteFile(filepath.Join(from, "a"), make([]byte, 1000), 0o644))
 	cutAt(t, d, from, 500)
 	src := wished(t, from, 0)
-	open := func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-		f, err := d.Open(name, meta, size)
-		if err == nil {
-			f.(*claimed).Interrupt()
-		}
-		return f, err
+	open := func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		return d.Open(ctx, from, name, meta, size)
 	}
 	_, err := storeChosen(open, src, 100, -1)
 	wantError(t, err, xfer.CodeCanceled, "is over")
@@ -141,4 +141,42 @@ func TestStop(t *testing.T) {
 	must(storeChosen(d.Open, src, 100, -1))(t)
 	wantSame(t, from, filepath.Join(to, "photos"), true)
 	wantReleased(t, d)
+}
+
+// The removal of what killed receivers have left ends with the context of OpenDir, and with Close. A later receiver removes the rest.
+func TestRemovalOfStaleEnds(t *testing.T) {
+	needsLocks(t)
+	to := t.TempDir()
+	stale, long := filepath.Join(to, tempPrefix+"0000000000000001"+tempSuffix), time.Now().Add(-2*staleAfter)
+	plant(t, stale, "a/1", "a/2", "b/3")
+	check(t, os.Chtimes(stale, long, long))
+	why := errors.New("no time")
+	ended, end := context.WithCancelCause(t.Context())
+	end(why)
+	if _, err := OpenDir(ended, to, keeping()); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	root := must(os.OpenRoot(to))(t)
+	steps := 0
+	err := removeAll(root, filepath.Base(stale), func() error {
+		if steps++; steps == 6 {
+			return why
+		}
+		return nil
+	})
+	if left := len(snapshot(t, stale, false)); !errors.Is(err, why) || left == 0 || left == 6 {
+		t.Errorf("got %v, and %d entries", err, left)
+	}
+	check(t, root.Close())
+	check(t, os.Chtimes(stale, long, long))
+	d := must(OpenDir(t.Context(), to, keeping()))(t)
+	wantEmpty(t, to)
+	check(t, d.Close())
+	plant(t, stale, "a/1")
+	check(t, os.Chtimes(stale, long, long))
+	d.clean(long, d.closed) // as Open of a transfer that is late
+	d.cleaning.Wait()
+	if len(snapshot(t, stale, false)) != 3 {
+		t.Error("a closed directory removes")
+	}
 }

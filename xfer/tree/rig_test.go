@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,7 +56,7 @@ func testContext(t testing.TB) context.Context {
 func openDir(t testing.TB, opt DirOptions) (*Dir, string) {
 	t.Helper()
 	path := t.TempDir()
-	d := must(OpenDir(path, opt))(t)
+	d := must(OpenDir(t.Context(), path, opt))(t)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -77,7 +78,7 @@ func scanDir(t testing.TB, path string, opt ScanOptions) *Tree {
 }
 
 // store gives the bytes of a source to a receiver's directory as a transfer does, in pieces of a size.
-func store(open func(string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int) error {
+func store(open func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int) error {
 	return storePart(open, src, piece, src.Size)
 }
 
@@ -85,8 +86,8 @@ func store(open func(string, xfer.Meta, int64) (xfer.File, error), src xfer.Sour
 var errCut = errors.New("the transfer was cut")
 
 // storePart is store that ends with errCut after some bytes, unless those are all.
-func storePart(open func(string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int, limit int64) error {
-	f, err := open(src.Name, src.Meta, src.Size)
+func storePart(open func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error), src xfer.Source, piece int, limit int64) error {
+	f, err := open(context.Background(), netip.AddrPort{}, src.Name, src.Meta, src.Size)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func victim(args []string) error {
 		if err != nil {
 			return err
 		}
-		dir, err := OpenDir(args[2], keeping())
+		dir, err := OpenDir(context.Background(), args[2], keeping())
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 // storing is a tree that is being stored. It is the Sink of a Dir.
 type storing struct {
+	ctx  context.Context // of Open
 	dir  *Dir
 	name string // of the tree
 	m    *Manifest
@@ -36,7 +38,7 @@ type storing struct {
 	small creating // files that one buffer has whole
 
 	steps   atomic.Uint64 // grows with the work
-	stopped atomic.Bool   // the transfer is over
+	commits bool          // Commit was called
 	choice  *choosing     // nil: all bytes cross
 	blocks  int64         // of which sums are wanted
 	named   bool          // temp has the name where a later transfer looks for it
@@ -133,7 +135,9 @@ func kindOf(info fs.FileInfo) string {
 // the receiver's entry; nil: the receiver has none. It leaves out entries below one that the receiver does not have, or that is no directory there.
 func (s *storing) meet(do func(i int, at string, old fs.FileInfo) error) error {
 	for i := 0; i < len(s.m.Entries); {
-		s.steps.Add(1)
+		if err := s.step(); err != nil {
+			return err
+		}
 		at := s.below(s.name, i)
 		old, err := s.dir.root.Lstat(at)
 		if err != nil {
@@ -191,7 +195,9 @@ func (s *storing) makeTemp() error {
 // frame makes everything below the temporary name that has no data.
 func (s *storing) frame() error {
 	for i := range s.m.Entries {
-		s.steps.Add(1)
+		if err := s.step(); err != nil {
+			return err
+		}
 		e := &s.m.Entries[i]
 		var err error
 		switch {
@@ -233,7 +239,7 @@ func (s *storing) dirMode(i int) fs.FileMode {
 // given reports whether an entry gets the mode that the sender gives.
 func (s *storing) given(e *Entry) bool { return e.HasMode && !s.dir.opt.IgnoreMeta }
 
-// Write stores data of a file.
+// Write stores data of a file of the sender.
 func (s *storing) Write(i int, b []byte, offset int64) error {
 	if i != s.open {
 		if err := s.turn(i); err != nil {
@@ -360,8 +366,13 @@ func (s *storing) fileMode(e *Entry) fs.FileMode {
 	return e.Mode &^ 0o111
 }
 
-// Commit gives the tree its name. A tree that the receiver did not have gets it by one rename.
+// Commit gives the tree its name. A tree that the receiver did not have gets it by one rename. The end of the transfer ends the removal of entries only, because a tree that goes into
+// an existing one would be stored in part otherwise.
 func (s *storing) Commit() error {
+	if err := s.over(); err != nil {
+		return err
+	}
+	s.commits = true
 	if s.dry() {
 		return failf(xfer.CodeProtocol, "the sender ends a transfer of which it only wanted to know the effect")
 	}

@@ -83,7 +83,7 @@ func serve(t *testing.T, r xfer.Receiver) func(xfer.Source) (xfer.Result, error)
 // Receivers of plain files refuse a tree by its name.
 func TestPlainReceiverRefusesTrees(t *testing.T) {
 	path := t.TempDir()
-	files := must(xfer.OpenDir(path, xfer.DirOptions{}))(t)
+	files := must(xfer.OpenDir(t.Context(), path, xfer.DirOptions{}))(t)
 	defer files.Close()
 	from := t.TempDir()
 	_, err := serve(t, xfer.Receiver{Open: files.Open})(scanDir(t, from, ScanOptions{}).Source())
@@ -233,7 +233,7 @@ func TestStaleTree(t *testing.T) {
 		t.Skip("this system has no lock that ends with its process")
 	}
 	d, to := openDir(t, all)
-	f := must(d.Open("photos/", xfer.Meta{}, tree(t, fstest.MapFS{"file": {Data: make([]byte, 100)}}).Source().Size))(t)
+	f := must(d.Open(t.Context(), netip.AddrPort{}, "photos/", xfer.Meta{}, tree(t, fstest.MapFS{"file": {Data: make([]byte, 100)}}).Source().Size))(t)
 	src := tree(t, fstest.MapFS{"file": {Data: make([]byte, 100)}}).Source()
 	if err := fill(f, src, 10, src.Size-20); !errors.Is(err, errCut) {
 		t.Fatal(err)
@@ -243,18 +243,18 @@ func TestStaleTree(t *testing.T) {
 		t.Fatalf("got %v", entries)
 	}
 	now := time.Now()
-	d.removeStale(now.Add(2 * staleAfter)) // a process has the lock: this one
+	d.removeStale(now.Add(2*staleAfter), nil) // a process has the lock: this one
 	if len(must(os.ReadDir(to))(t)) != 1 {
 		t.Fatal("a tree that is being received was removed")
 	}
 	s := f.(*claimed).s
 	check(t, s.lock.Close()) // as the end of the process does
 	check(t, s.file.Close())
-	d.removeStale(now)
+	d.removeStale(now, nil)
 	if len(must(os.ReadDir(to))(t)) != 1 {
 		t.Fatal("a new tree was removed")
 	}
-	d.removeStale(now.Add(2 * staleAfter))
+	d.removeStale(now.Add(2*staleAfter), nil)
 	wantEmpty(t, to)
 }
 
@@ -299,7 +299,7 @@ func TestSync(t *testing.T) {
 	}
 	opt := all
 	opt.Sync, opt.Overwrite = true, true
-	d := must(OpenDir(to, opt))(t)
+	d := must(OpenDir(t.Context(), to, opt))(t)
 	defer d.Close()
 	for range 2 {
 		check(t, store(d.Open, tree(t, fsys).Source(), 100))
@@ -344,7 +344,7 @@ func TestStorageFailures(t *testing.T) {
 	src := tree(t, fstest.MapFS{"file": {Data: make([]byte, 100)}}).Source()
 	head := src.Size - 100
 	begin := func(d *Dir) (*claimed, error) {
-		f := must(d.Open(src.Name, src.Meta, src.Size))(t).(*claimed)
+		f := must(d.Open(t.Context(), netip.AddrPort{}, src.Name, src.Meta, src.Size))(t).(*claimed)
 		b := make([]byte, head)
 		must(src.Data.ReadAt(b, 0))(t)
 		_, err := f.WriteAt(b, 0)
@@ -407,8 +407,10 @@ func (s *memorySink) Discard() error {
 // A sink of another kind gets the list first, then the data in its order, and one end.
 func TestSink(t *testing.T) {
 	src := tree(t, fstest.MapFS{"a": {Data: []byte("one")}, "b/c": {Data: []byte("two")}, "b/empty": {}, "d": {Data: []byte("three")}}).Source()
-	receive := func(s *memorySink) func(string, xfer.Meta, int64) (xfer.File, error) {
-		return func(_ string, _ xfer.Meta, size int64) (xfer.File, error) { return Receive(s, size, Limits{}) }
+	receive := func(s *memorySink) func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+		return func(_ context.Context, _ netip.AddrPort, _ string, _ xfer.Meta, size int64) (xfer.File, error) {
+			return Receive(s, size, Limits{})
+		}
 	}
 	s := &memorySink{files: map[string]string{}}
 	check(t, store(receive(s), src, 4))

@@ -190,7 +190,7 @@ func TestTransfersFindFilesMade(t *testing.T) {
 	}
 	defer cli.Shut(dev)
 	src := randomSource(3*cli.MiB + 1)
-	e, err := newFileExchange(dev, src)
+	e, err := newFileExchange(t.Context(), dev, src)
 	if err != nil {
 		t.Fatal(err)
 	}

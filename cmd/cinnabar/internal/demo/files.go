@@ -55,7 +55,7 @@ type fileExchange struct {
 func (e *fileExchange) received() string { return filepath.Join(e.path, "received") }
 
 // newFileExchange makes the directory and the file with the data, and listens where the other process reaches it.
-func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error) {
+func newFileExchange(ctx context.Context, dev *verbs.Device, src source) (_ *fileExchange, err error) {
 	e := &fileExchange{dev: dev, src: src}
 	defer func() {
 		if err != nil {
@@ -71,7 +71,7 @@ func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error)
 	if err = os.Mkdir(e.received(), 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory for the transfers: %w", err)
 	}
-	if e.dir, err = xfer.OpenDir(e.received(), xfer.DirOptions{}); err != nil {
+	if e.dir, err = xfer.OpenDir(ctx, e.received(), xfer.DirOptions{}); err != nil {
 		return nil, err
 	}
 	at, err := loopbackOf(dev)
@@ -160,7 +160,7 @@ func fileDigest(path string) (digest [32]byte, err error) {
 
 // files is the parent's part of the transfers.
 func (d *session) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
-	e, err := newFileExchange(dev, d.src)
+	e, err := newFileExchange(ctx, dev, d.src)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (d *session) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived 
 
 // files is the peer's part.
 func (p *peer) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
-	e, err := newFileExchange(dev, p.src)
+	e, err := newFileExchange(ctx, dev, p.src)
 	if err != nil {
 		return err
 	}

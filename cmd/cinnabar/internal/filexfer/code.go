@@ -170,8 +170,8 @@ func (r *receiving) untilOpened(ctx context.Context, open opener) (context.Conte
 	timer := time.AfterFunc(r.o.timeout, func() {
 		cancel(fmt.Errorf("the sender has proved the code, and has not begun a file within %v", r.o.timeout))
 	})
-	return ctx, cancel, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
-		f, err := open(from, name, meta, size)
+	return ctx, cancel, func(ofFile context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		f, err := open(ofFile, from, name, meta, size)
 		timer.Stop()
 		if err != nil {
 			end := func() { cancel(fmt.Errorf("the file of the sender was refused, and the code is used up: %w", err)) }

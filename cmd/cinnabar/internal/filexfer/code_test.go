@@ -128,7 +128,7 @@ func TestCodeBindsTransfer(t *testing.T) {
 		t.Cleanup(func() { cli.Shut(dev) })
 		return dev
 	}
-	dir, err := xfer.OpenDir(t.TempDir(), xfer.DirOptions{})
+	dir, err := xfer.OpenDir(t.Context(), t.TempDir(), xfer.DirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +178,15 @@ func TestCodeArguments(t *testing.T) {
 
 // A sender who has proved the code and sends nothing, or a file that is refused, does not keep the receiver.
 func TestCodeWithoutFile(t *testing.T) {
-	refuse := func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return nil, errors.New("no room") }
+	refuse := func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+		return nil, errors.New("no room")
+	}
 	for timeout, says := range map[time.Duration]string{1: "has not begun a file", time.Hour: "the code is used up: no room"} {
 		r := &receiving{o: &recvOptions{options: options{timeout: timeout}}}
 		ctx, cancel, open := r.untilOpened(t.Context(), refuse)
 		defer cancel(nil)
 		if r.endRefused(); timeout == time.Hour {
-			if _, err := open(netip.AddrPort{}, "a", xfer.Meta{}, 0); err == nil || ctx.Err() != nil {
+			if _, err := open(t.Context(), netip.AddrPort{}, "a", xfer.Meta{}, 0); err == nil || ctx.Err() != nil {
 				t.Errorf("%v, %v", err, ctx.Err())
 			}
 			r.endRefused()

@@ -248,7 +248,7 @@ func TestSendLooksBeforeItConnects(t *testing.T) {
 func TestSendTriesEveryAddress(t *testing.T) {
 	dev := clitest.MemoryDevice(t, 0)
 	l := clitest.Listen(t, dev)
-	dir, err := xfer.OpenDir(t.TempDir(), xfer.DirOptions{})
+	dir, err := xfer.OpenDir(t.Context(), t.TempDir(), xfer.DirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -265,15 +265,14 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 		open = out.open
 		s.Out = s.Err
 	} else {
-		if dir, err = tree.OpenDir(o.dir, o.storage); err != nil {
+		if dir, err = tree.OpenDir(ctx, o.dir, o.storage); err != nil {
 			return fmt.Errorf("open the directory for the files (--dir): %w", err)
 		}
 		defer cli.Shut(dir)
-		open = dir.OpenFrom
+		open = dir.Open
 		o.puller.Choose = true
 	}
 	limit := newBucket(o.limit.rate)
-	defer context.AfterFunc(ctx, limit.stop)()
 	r := newReporter(ctx, getWords, o.json, s)
 	o.puller.Logger = cli.LoggerOf(ctx)
 	if !o.dryRun {
@@ -283,18 +282,15 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	for n, p := range o.paths {
 		stored := ""       // name under which the file is stored here
 		var unlisted error // of the first line of the list of removals that was not printed
-		o.puller.Remove = func(below string, isDir bool) bool {
+		o.puller.Remove = func(_ context.Context, below string, isDir bool) bool {
 			err := r.removal(path.Join(stored, below), isDir, o.dryRun)
 			unlisted = cmp.Or(unlisted, err)
 			return err == nil
 		}
-		open := limit.files(o.expects(p, func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		o.puller.Open = limit.files(o.expects(p, func(ctx context.Context, _ netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 			stored = name
-			return open(from, name, meta, size)
+			return open(ctx, netip.AddrPort{}, name, meta, size) // no other host has a part of the memory
 		}))
-		o.puller.Open = func(name string, meta xfer.Meta, size int64) (xfer.File, error) {
-			return open(netip.AddrPort{}, name, meta, size) // no other host has a part of the memory
-		}
 		var res xfer.Result
 		err := o.reach(func(peer netip.AddrPort) (err error) {
 			res, err = o.puller.Pull(ctx, dev, peer, xfer.FileRequest{Op: xfer.RequestFile, Path: p})
@@ -345,7 +341,7 @@ func (o *pullOptions) keeps() string {
 // --output. No name is the server's choice.
 func (o *pullOptions) expects(p string, open opener) opener {
 	want := localName(p)
-	return func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+	return func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 		base, isTree := strings.CutSuffix(name, "/")
 		if isTree && !o.recursive {
 			return nil, fmt.Errorf("%w: %q is a directory at the server; --recursive pulls directories too", xfer.CodeName, p)
@@ -361,7 +357,7 @@ func (o *pullOptions) expects(p string, open opener) opener {
 				name += "/"
 			}
 		}
-		return open(from, name, meta, size)
+		return open(ctx, from, name, meta, size)
 	}
 }
 

@@ -2,6 +2,7 @@ package filexfer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -184,7 +185,7 @@ func TestGetWithToken(t *testing.T) {
 // A server that sends another name than the one that was asked for does not choose where the file goes.
 func TestGetExpectsName(t *testing.T) {
 	var name string
-	open := func(_ netip.AddrPort, n string, _ xfer.Meta, _ int64) (xfer.File, error) {
+	open := func(_ context.Context, _ netip.AddrPort, n string, _ xfer.Meta, _ int64) (xfer.File, error) {
 		name = n
 		return &outputFile{}, nil
 	}
@@ -200,7 +201,7 @@ func TestGetExpectsName(t *testing.T) {
 		{pullOptions{out: "x"}, "a", "a", "x"}, {pullOptions{out: "x"}, "a", "b", ""},
 	} {
 		name = ""
-		_, err := c.o.expects(c.path, open)(netip.AddrPort{}, c.sends, xfer.Meta{}, 0)
+		_, err := c.o.expects(c.path, open)(t.Context(), netip.AddrPort{}, c.sends, xfer.Meta{}, 0)
 		if name != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%q for %q: stored as %q, %v", c.sends, c.path, name, err)
 		}

@@ -1,6 +1,7 @@
 package filexfer
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/netip"
@@ -75,8 +76,6 @@ func timeFor(n, rate int64) time.Duration {
 type bucket struct {
 	rate int64 // bytes per second
 	now  func() time.Time
-	end  chan struct{} // closed by stop
-	once sync.Once
 
 	mu sync.Mutex
 	// time at which all bytes that were taken have passed
@@ -92,14 +91,7 @@ func newBucket(rate int64) *bucket {
 	if rate == 0 {
 		return nil
 	}
-	return &bucket{rate: rate, now: time.Now, end: make(chan struct{})}
-}
-
-// stop ends all calls of take, those that wait and those to come.
-func (b *bucket) stop() {
-	if b != nil {
-		b.once.Do(func() { close(b.end) })
-	}
+	return &bucket{rate: rate, now: time.Now}
 }
 
 // reserve counts n bytes and returns the time for which their taker has to wait.
@@ -115,16 +107,13 @@ func (b *bucket) reserve(n int) time.Duration {
 	return wait
 }
 
-// take waits until n bytes may pass. Its error is that of a cancelled transfer, after stop.
-func (b *bucket) take(n int) error {
+// take waits until n bytes may pass. After the end of ctx, which is that of a transfer, its error is that of a cancelled one.
+func (b *bucket) take(ctx context.Context, n int) error {
 	if b == nil {
 		return nil
 	}
-	stopped := fmt.Errorf("%w while it waited for --limit", xfer.CodeCanceled)
-	select {
-	case <-b.end:
-		return stopped
-	default:
+	if ctx.Err() != nil {
+		return overLimit(ctx)
 	}
 	wait := b.reserve(n)
 	if wait <= 0 {
@@ -135,27 +124,33 @@ func (b *bucket) take(n int) error {
 	select {
 	case <-timer.C:
 		return nil
-	case <-b.end:
-		return stopped
+	case <-ctx.Done():
+		return overLimit(ctx)
 	}
+}
+
+// overLimit returns the error of a taker of which the transfer has ended.
+func overLimit(ctx context.Context) error {
+	return fmt.Errorf("%w while it waited for --limit: %w", xfer.CodeCanceled, context.Cause(ctx))
 }
 
 // limitedReader is a source that a bucket limits.
 type limitedReader struct {
 	io.ReaderAt
-	b *bucket
+	ctx context.Context // of the transfer
+	b   *bucket
 }
 
 // ReadAt implements [io.ReaderAt].
 func (r limitedReader) ReadAt(b []byte, offset int64) (int, error) {
-	if err := r.b.take(len(b)); err != nil {
+	if err := r.b.take(r.ctx, len(b)); err != nil {
 		return 0, err
 	}
 	return r.ReaderAt.ReadAt(b, offset)
 }
 
-// limitSource returns src with the limit of b.
-func limitSource(src xfer.Source, b *bucket) xfer.Source {
+// limitSource returns src with the limit of b, for a transfer that ends with ctx.
+func limitSource(ctx context.Context, src xfer.Source, b *bucket) xfer.Source {
 	if b == nil {
 		return src
 	}
@@ -163,19 +158,20 @@ func limitSource(src xfer.Source, b *bucket) xfer.Source {
 		c := *src.Choice
 		c.SumData, src.Choice = src.Data, &c // because these bytes do not cross
 	}
-	src.Data = limitedReader{src.Data, b}
+	src.Data = limitedReader{src.Data, ctx, b}
 	return src
 }
 
 // limitedFile is a file with writes that a bucket limits.
 type limitedFile struct {
 	xfer.File
-	b *bucket
+	ctx context.Context // of Open
+	b   *bucket
 }
 
 // WriteAt implements [io.WriterAt].
 func (f limitedFile) WriteAt(b []byte, offset int64) (int, error) {
-	if err := f.b.take(len(b)); err != nil {
+	if err := f.b.take(f.ctx, len(b)); err != nil {
 		return 0, err
 	}
 	return f.File.WriteAt(b, offset)
@@ -209,27 +205,20 @@ func (f limitedFile) AnyOrder() bool {
 	return ok && a.AnyOrder()
 }
 
-// Interrupt implements [xfer.Interrupter].
-func (f limitedFile) Interrupt() {
-	if i, ok := f.File.(xfer.Interrupter); ok {
-		i.Interrupt()
-	}
-}
-
-// opener is the type of xfer.Receiver's OpenFrom.
-type opener = func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error)
+// opener is the type of Open of xfer.Receiver and xfer.Puller.
+type opener = func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error)
 
 // files returns open with the limit of b on all its files together.
 func (b *bucket) files(open opener) opener {
 	if b == nil {
 		return open
 	}
-	return func(from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
-		f, err := open(from, name, meta, size)
+	return func(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
+		f, err := open(ctx, from, name, meta, size)
 		if err != nil {
 			return nil, err
 		}
-		limited := limitedFile{f, b}
+		limited := limitedFile{f, ctx, b}
 		if c, ok := f.(xfer.Chooser); ok {
 			return limitedChooser{limited, c}, nil
 		}

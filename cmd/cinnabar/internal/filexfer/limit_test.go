@@ -2,6 +2,7 @@ package filexfer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -80,7 +81,7 @@ func TestBucket(t *testing.T) {
 	if got := b.reserve(1); got != time.Second-burst {
 		t.Errorf("after a pause the second waits %v", got)
 	}
-	if err := (*bucket)(nil).take(1 << 30); err != nil || newBucket(0) != nil {
+	if err := (*bucket)(nil).take(t.Context(), 1<<30); err != nil || newBucket(0) != nil {
 		t.Errorf("without a limit: %v", err)
 	}
 }
@@ -88,17 +89,18 @@ func TestBucket(t *testing.T) {
 // A taker that waits ends with the transfer, and none waits after that.
 func TestBucketStops(t *testing.T) {
 	b := newBucket(leastRate)
-	if err := b.take(leastRate * 3600); err != nil { // at once, since the bucket was full
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if err := b.take(ctx, leastRate*3600); err != nil { // at once, since the bucket was full
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- b.take(1) }()
-	b.stop()
-	b.stop()
+	go func() { ended <- b.take(ctx, 1) }()
+	stop()
 	if err := <-ended; !errors.Is(err, xfer.CodeCanceled) {
 		t.Errorf("%v", err)
 	}
-	if _, err := limitSource(xfer.Source{Data: bytes.NewReader(nil)}, b).Data.ReadAt(make([]byte, 1), 0); !errors.Is(err, xfer.CodeCanceled) {
+	if _, err := limitSource(ctx, xfer.Source{Data: bytes.NewReader(nil)}, b).Data.ReadAt(make([]byte, 1), 0); !errors.Is(err, xfer.CodeCanceled) {
 		t.Errorf("%v", err)
 	}
 }
@@ -285,13 +287,13 @@ func (workingFile) Steps() uint64 { return 7 }
 // The limit hides no method of a file, and gives none to a file that chooses nothing.
 func TestLimitedFileChooses(t *testing.T) {
 	b := newBucket(leastRate)
-	dir, err := tree.OpenDir(t.TempDir(), tree.DirOptions{})
+	dir, err := tree.OpenDir(t.Context(), t.TempDir(), tree.DirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cli.Shut(dir) })
 	for _, made := range []xfer.File{workingFile{}, &outputFile{}} {
-		f, err := b.files(func(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return made, nil })(netip.AddrPort{}, "a", xfer.Meta{}, 1)
+		f, err := b.files(func(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) { return made, nil })(t.Context(), netip.AddrPort{}, "a", xfer.Meta{}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,11 +309,8 @@ func TestLimitedFileChooses(t *testing.T) {
 		if w, ok := f.(xfer.Worker); !ok || w.Steps() != steps {
 			t.Errorf("%T: its work is hidden", made)
 		}
-		if _, ok := f.(xfer.Interrupter); !ok {
-			t.Errorf("%T: it cannot be interrupted", made)
-		}
 	}
-	f, err := b.files(dir.OpenFrom)(netip.AddrPort{}, "a", xfer.Meta{}, 1)
+	f, err := b.files(dir.Open)(t.Context(), netip.AddrPort{}, "a", xfer.Meta{}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,14 +325,14 @@ func TestLimitedFileChooses(t *testing.T) {
 // Sums do not cross, so the limit is not for what they are computed from.
 func TestLimitedSums(t *testing.T) {
 	data, choice := strings.NewReader("data"), &xfer.Choice{Head: 1}
-	src := limitSource(xfer.Source{Data: data, Size: 4, Choice: choice}, newBucket(leastRate))
+	src := limitSource(t.Context(), xfer.Source{Data: data, Size: 4, Choice: choice}, newBucket(leastRate))
 	if src.Choice.SumData != data || src.Choice.Head != 1 || choice.SumData != nil {
 		t.Errorf("got %+v", src.Choice)
 	}
 	if src.Data == data {
 		t.Error("the data has no limit")
 	}
-	if src = limitSource(xfer.Source{Data: data, Size: 4}, newBucket(leastRate)); src.Choice != nil {
+	if src = limitSource(t.Context(), xfer.Source{Data: data, Size: 4}, newBucket(leastRate)); src.Choice != nil {
 		t.Error("the limit lets the receiver choose")
 	}
 }

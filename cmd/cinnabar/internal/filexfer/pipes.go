@@ -70,13 +70,14 @@ func (o *sendOptions) streamName() string {
 // limitedStream is a stream that a bucket limits.
 type limitedStream struct {
 	io.Reader
-	b *bucket
+	ctx context.Context // of the transfer
+	b   *bucket
 }
 
 // Read implements [io.Reader]. It waits behind the read, because only that shows how many bytes there are.
 func (r limitedStream) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
-	if lerr := r.b.take(n); lerr != nil {
+	if lerr := r.b.take(r.ctx, n); lerr != nil {
 		return 0, lerr
 	}
 	return n, err
@@ -86,7 +87,7 @@ func (r limitedStream) Read(b []byte) (int, error) {
 func (t *sending) stdin(ctx context.Context) error {
 	src := xfer.Source{Name: t.o.streamName(), Stream: t.in}
 	if t.limit != nil {
-		src.Stream = limitedStream{t.in, t.limit}
+		src.Stream = limitedStream{t.in, ctx, t.limit}
 	}
 	res, err := t.reach(ctx, src)
 	if err != nil {
@@ -138,12 +139,12 @@ func withoutPipeSignal() (restore func()) {
 // outputFile is standard output as the destination of a transfer. Bytes leave when they come, before the digest of all is compared.
 type outputFile struct {
 	w       io.Writer
-	timeout time.Duration // of a write
-	begun   bool          // a transfer has begun
-	at      int64         // bytes that have left
-	failed  error         // a write was given up, so none may follow
-	gone    chan struct{} // closed by Interrupt
-	buf     []byte        // a copy, because a write that was given up goes on
+	ctx     context.Context // of Open
+	timeout time.Duration   // of a write
+	begun   bool            // a transfer has begun
+	at      int64           // bytes that have left
+	failed  error           // a write was given up, so none may follow
+	buf     []byte          // a copy, because a write that was given up goes on
 }
 
 // WriteAt implements [io.WriterAt]. Writes follow one another.
@@ -173,8 +174,8 @@ func (f *outputFile) WriteAt(b []byte, offset int64) (int, error) {
 			w.err = errors.New("the reader of the receiver's standard output has closed it")
 		}
 		return w.n, w.err
-	case <-f.gone:
-		f.failed = errors.New("the transfer has ended before the reader of standard output has taken its bytes")
+	case <-f.ctx.Done():
+		f.failed = fmt.Errorf("the transfer has ended before the reader of standard output has taken its bytes: %w", context.Cause(f.ctx))
 		return 0, f.failed
 	case <-limit.C:
 		f.failed = fmt.Errorf("the reader of the receiver's standard output has taken nothing for %v, its --timeout", f.timeout)
@@ -182,12 +183,9 @@ func (f *outputFile) WriteAt(b []byte, offset int64) (int, error) {
 	}
 }
 
-// Interrupt implements [xfer.Interrupter].
-func (f *outputFile) Interrupt() { close(f.gone) }
-
 // newOutput returns the destination for one transfer.
 func newOutput(w io.Writer, timeout time.Duration) *outputFile {
-	return &outputFile{w: w, timeout: timeout, gone: make(chan struct{})}
+	return &outputFile{w: w, timeout: timeout}
 }
 
 // Commit implements [xfer.File]. The bytes have left already.
@@ -196,12 +194,12 @@ func (f *outputFile) Commit() error { return f.failed }
 // Discard implements [xfer.File].
 func (f *outputFile) Discard() error { return nil }
 
-// openOutput is the Open of a receiver that writes one file to standard output.
-func (f *outputFile) open(_ netip.AddrPort, name string, _ xfer.Meta, _ int64) (xfer.File, error) {
+// open is the Open of a receiver that writes one file to standard output.
+func (f *outputFile) open(ctx context.Context, _ netip.AddrPort, name string, _ xfer.Meta, _ int64) (xfer.File, error) {
 	if strings.HasSuffix(name, "/") {
 		return nil, fmt.Errorf("%w: %q is a directory, and this receiver writes one file to its standard output", xfer.CodeName, strings.TrimSuffix(name, "/"))
 	}
-	f.begun = true
+	f.begun, f.ctx = true, ctx
 	return f, nil
 }
 

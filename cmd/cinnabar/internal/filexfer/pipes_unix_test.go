@@ -251,7 +251,7 @@ func (zero) Read(b []byte) (int, error) { return len(b), nil }
 // A tree does not fit into standard output.
 func TestPipeRefusesTree(t *testing.T) {
 	f := &outputFile{}
-	if _, err := f.open(netip.AddrPort{}, "tree/", xfer.Meta{}, 1); !errors.Is(err, xfer.CodeName) {
+	if _, err := f.open(t.Context(), netip.AddrPort{}, "tree/", xfer.Meta{}, 1); !errors.Is(err, xfer.CodeName) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := f.WriteAt(nil, 7); err == nil {

@@ -201,7 +201,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			cli.Shut(o.socket) // the listener has closed it already, unless an error came before
 		}
 	}()
-	to, err := o.newTarget(s.Out)
+	to, err := o.newTarget(ctx, s.Out)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,6 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 		s.Out = s.Err
 	}
 	r := newReceiving(ctx, o, s)
-	defer r.limit.stop()
 	open := to.open
 	if o.code != (onetime.Code{}) {
 		if o.socket != nil {
@@ -243,7 +242,7 @@ func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 			return err
 		}
 	}
-	server := &xfer.Receiver{OpenFrom: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxLanes: o.lanes, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
+	server := &xfer.Receiver{Open: r.limit.files(open), Files: limitServed(to.files, r.limit), MaxChunk: o.maxChunk(), Timeout: o.timeout, MaxConnections: o.places, MaxLanes: o.lanes, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Digest: o.digest, Hashes: hashes(),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	status := o.status() + l.Addr().String()
@@ -348,7 +347,6 @@ func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 		r.done(ctx, res, err)
 		r.endRefused()
 	}
-	defer context.AfterFunc(ctx, r.limit.stop)()
 	res, err := server.ServeFirst(ctx, l)
 	if err != nil {
 		err = r.explain(err)
@@ -365,7 +363,6 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	starting, serves := context.WithCancel(ctx)
 	defer serves()
 	var err error
-	defer context.AfterFunc(transfers, r.limit.stop)()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -251,7 +251,6 @@ func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 		return err
 	}
 	t := &sending{o: o, dev: dev, r: r, peers: o.peers, limit: newBucket(o.limit.rate), in: s.In}
-	defer context.AfterFunc(ctx, t.limit.stop)()
 	if o.dryRun {
 		return o.listRemovals(ctx, t)
 	}
@@ -355,7 +354,7 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 		src.Name = t.o.name
 	}
 	src.Choice = t.o.choice()
-	res, err := t.reach(ctx, limitSource(src, t.limit))
+	res, err := t.reach(ctx, limitSource(ctx, src, t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}

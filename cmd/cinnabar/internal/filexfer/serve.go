@@ -92,17 +92,17 @@ type target struct {
 }
 
 // newTarget opens the directory or the output of the options. out is standard output.
-func (o *recvOptions) newTarget(out io.Writer) (*target, error) {
+func (o *recvOptions) newTarget(ctx context.Context, out io.Writer) (*target, error) {
 	if o.output {
 		f := newOutput(out, o.timeout)
 		return &target{open: f.open, out: f, close: func() error { return nil }}, nil
 	}
 	if !o.serves {
-		dir, err := tree.OpenDir(o.dir, o.storage)
+		dir, err := tree.OpenDir(ctx, o.dir, o.storage)
 		if err != nil {
 			return nil, fmt.Errorf("open the directory for the files (--dir): %w", err)
 		}
-		return &target{open: dir.OpenFrom, close: dir.Close}, nil
+		return &target{open: dir.Open, close: dir.Close}, nil
 	}
 	shared, err := share.OpenDir(o.dir, share.Options{AllowDotFiles: o.storage.AllowDotFiles})
 	if err != nil {
@@ -112,16 +112,16 @@ func (o *recvOptions) newTarget(out io.Writer) (*target, error) {
 	if !o.write {
 		return t, nil
 	}
-	dir, err := tree.OpenDir(o.dir, o.storage)
+	dir, err := tree.OpenDir(ctx, o.dir, o.storage)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the directory to serve: %w", err), shared.Close())
 	}
-	t.open, t.close = dir.OpenFrom, func() error { return errors.Join(dir.Close(), shared.Close()) }
+	t.open, t.close = dir.Open, func() error { return errors.Join(dir.Close(), shared.Close()) }
 	return t, nil
 }
 
 // refuseFiles is the Open of a read-only server.
-func refuseFiles(netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
+func refuseFiles(context.Context, netip.AddrPort, string, xfer.Meta, int64) (xfer.File, error) {
 	return nil, fmt.Errorf("%w: this server is read-only; with cinnabar serve-files --write it stores files", xfer.CodeStorage)
 }
 
@@ -133,7 +133,7 @@ func limitServed(open files, b *bucket) files {
 	return func(ctx context.Context, peer netip.AddrPort, req xfer.FileRequest) (xfer.Source, io.Closer, error) {
 		src, closer, err := open(ctx, peer, req)
 		if err == nil {
-			src = limitSource(src, b)
+			src = limitSource(ctx, src, b)
 		}
 		return src, closer, err
 	}

@@ -109,7 +109,7 @@ func (o *sendOptions) listRemovals(ctx context.Context, t *sending) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.reach(ctx, limitSource(o.treeSource(tr, t.r), t.limit))
+		_, err = t.reach(ctx, limitSource(ctx, o.treeSource(tr, t.r), t.limit))
 		cli.Shut(tr)
 		if err != nil {
 			return t.r.explain(err)

@@ -110,7 +110,7 @@ func (t *sending) tree(ctx context.Context, path string) (err error) {
 		t.r.outlook.tree = tr
 		defer func() { t.r.outlook.tree = nil }()
 	}
-	res, err := t.reach(ctx, limitSource(t.o.treeSource(tr, t.r), t.limit))
+	res, err := t.reach(ctx, limitSource(ctx, t.o.treeSource(tr, t.r), t.limit))
 	if err != nil {
 		err = t.r.explain(err)
 	}
