@@ -21,8 +21,10 @@ type choosing struct {
 	offer  xfer.Offer
 	state  []state // of each entry
 	have   []int64 // bytes of each file's data that are there, as far as their sums are the sender's
-	starts []int64 // of each file's data
-	met    []met   // of each file and hard link that the receiver has; nil without wishes about them
+	starts []int64 // of each file's data, in those of the sender
+	// returns the entry that is the n-th in the order of the data
+	ordered func(n int) int
+	met     []met // of each file and hard link that the receiver has; nil without wishes about them
 
 	asked  blocks // sums that are wanted
 	came   blocks // sums that have come
@@ -68,7 +70,7 @@ const (
 
 // blocks goes through the blocks that sums are wanted of.
 type blocks struct {
-	entry int
+	entry int   // in the order of the data
 	at    int64 // in the entry's data
 	n     int   // blocks before
 }
@@ -76,8 +78,9 @@ type blocks struct {
 // next returns the next block: the entry, its place in the entry's data, and its length.
 func (b *blocks) next(c *choosing) (entry int, at, length int64, ok bool) {
 	for ; b.entry < len(c.have); b.entry, b.at = b.entry+1, 0 {
-		if left := c.have[b.entry] - b.at; left > 0 && (c.state[b.entry] == staged || c.state[b.entry] == compared) {
-			entry, at, length = b.entry, b.at, min(left, resumeBlock)
+		i := c.ordered(b.entry)
+		if left := c.have[i] - b.at; left > 0 && (c.state[i] == staged || c.state[i] == compared) {
+			entry, at, length = i, b.at, min(left, resumeBlock)
 			b.at += length
 			b.n++
 			return entry, at, length, true
@@ -121,8 +124,8 @@ func (c *claimed) Spare(n int) {
 func (s *storing) survey() error {
 	c := s.choice
 	n := len(s.m.Entries)
-	c.state, c.have, c.starts = make([]state, n), make([]int64, n), s.m.starts()
-	c.found = cursor{m: s.m}
+	c.state, c.have, c.starts, c.ordered = make([]state, n), make([]int64, n), s.starts(), s.ordered
+	c.found = cursor{m: s.whole()}
 	if c.offer.Wishes&(xfer.WishUpdate|xfer.WishChecksum) == 0 {
 		return nil
 	}
@@ -459,7 +462,7 @@ func (s *storing) decide() {
 
 // wanted goes through the data that are wanted, after decide.
 type wanted struct {
-	entry int
+	entry int      // in the order of the data
 	wrong []Extent // blocks of staged files that differ
 	last  Extent   // which may go on; Length 0: there is none
 }
@@ -488,7 +491,8 @@ func (s *storing) nextData() (r xfer.Range, ok bool) {
 func (s *storing) nextRange() (x Extent, ok bool) {
 	c, d := s.choice, &s.choice.data
 	for d.entry < len(s.m.Entries) {
-		i, e := d.entry, &s.m.Entries[d.entry]
+		i := s.ordered(d.entry)
+		e := &s.m.Entries[i]
 		have := int64(0)
 		if c.state[i] == staged {
 			have = c.have[i]

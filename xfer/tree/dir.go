@@ -35,7 +35,11 @@ type DirOptions struct {
 	// AllowDelete lets senders remove entries that they do not have (xfer.WishDelete) in the directories of their trees, with Overwrite. Entries that this receiver would not
 	// store, because of AllowDotFiles, say, are never removed.
 	AllowDelete bool
-	Limits      Limits
+	// Patterns leave entries of trees out: the Dir does not store them, and with AllowDelete does not remove its own entries at such paths. What it stores of a tree is the same as if the
+	// sender had listed the tree with these patterns (ScanOptions.Patterns). The bytes of files that are left out do not cross, if the sender lets the receiver choose. The
+	// whole manifest counts for Limits. nil: everything is stored.
+	Patterns *Patterns
+	Limits   Limits
 }
 
 // Dir is a directory for received trees, and for plain files as xfer.Dir is. Its Open method can be xfer's Receiver.Open. A tree is

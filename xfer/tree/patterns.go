@@ -32,17 +32,37 @@ func ParsePatterns(lines ...string) (*Patterns, error) {
 	return p, nil
 }
 
+// CheckPattern refuses a pattern that is malformed, or names nothing. ParsePatterns takes it, as git does, and it excludes nothing.
+func CheckPattern(line string) error {
+	if _, err := ParsePatterns(line); err != nil {
+		return err
+	}
+	_, rest := cutRule(line)
+	if strings.Trim(rest, "/") == "" {
+		return fmt.Errorf("the pattern %q names no entry; write a name, or a path below the directory", line)
+	}
+	for i := 0; i < len(rest); {
+		switch rest[i] {
+		case '\\':
+			if i+1 == len(rest) {
+				return fmt.Errorf(`the pattern %q ends in a backslash, and so matches nothing; write \\ for the character`, line)
+			}
+			i += 2
+		case '[':
+			end, _ := matchBracket(rest[i:], 0)
+			if end < 0 {
+				return fmt.Errorf(`the pattern %q has a [ without its ], or with a class of characters that does not exist, and so matches nothing; write \[ for the character`, line)
+			}
+			i += end
+		default:
+			i++
+		}
+	}
+	return nil
+}
+
 func parseRule(line string) (r rule, ok bool) {
-	if strings.HasPrefix(line, "#") {
-		return r, false
-	}
-	line = trimSpaces(line)
-	if rest, negated := strings.CutPrefix(line, "!"); negated {
-		r.include, line = true, rest
-	}
-	if rest, dir := strings.CutSuffix(line, "/"); dir {
-		r.dirOnly, line = true, rest
-	}
+	r, line = cutRule(line)
 	if line == "" {
 		return r, false
 	}
@@ -52,6 +72,21 @@ func parseRule(line string) (r rule, ok bool) {
 	}
 	r.segments = splitPattern(strings.TrimPrefix(line, "/"))
 	return r, true
+}
+
+// cutRule cuts the marks off a line: the exclamation mark at its beginning, the slash at its end. The rest is empty if the line is no pattern.
+func cutRule(line string) (r rule, rest string) {
+	if strings.HasPrefix(line, "#") {
+		return r, ""
+	}
+	line = trimSpaces(line)
+	if rest, negated := strings.CutPrefix(line, "!"); negated {
+		r.include, line = true, rest
+	}
+	if rest, dir := strings.CutSuffix(line, "/"); dir {
+		r.dirOnly, line = true, rest
+	}
+	return r, line
 }
 
 // splitPattern splits a pattern at its slashes, but for those in bracket expressions. A backslash before a slash counts for nothing, and two stars or more are two.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func (s *storing) listRemovals() error {
 		e := &s.m.Entries[i]
 		var err error
 		if (e.Kind == Directory) != old.IsDir() {
-			err = s.listConflict(&w, i, at, &above)
+			err = s.listConflict(&w, i, at, old.IsDir(), &above)
 		} else if old.IsDir() {
 			above = append(above[:e.Depth], -1)
 			err = s.listExtra(&w, i, at, s.m.names(i, next), &above)
@@ -58,8 +59,11 @@ func (s *storing) listRemovals() error {
 	return errors.Join(err, w.leave())
 }
 
-// listConflict lists an entry that stands in the place of an entry of another kind.
-func (s *storing) listConflict(w *walk, i int, at string, above *[]int) error {
+// listConflict lists an entry, a directory or not, that stands in the place of an entry of another kind.
+func (s *storing) listConflict(w *walk, i int, at string, isDir bool, above *[]int) error {
+	if p := s.m.Path(i); s.excludes(p, isDir) {
+		return excludedConflict(p)
+	}
 	dir, dev, err := w.open(filepath.Dir(at))
 	if err != nil {
 		return err
@@ -69,7 +73,7 @@ func (s *storing) listConflict(w *walk, i int, at string, above *[]int) error {
 	if err != nil {
 		return err
 	}
-	return s.remove(dir, dev, removal{name: e.Name, depth: e.Depth - 1, parent: parent, way: true})
+	return s.remove(dir, dev, s.m.Path(i), removal{name: e.Name, depth: e.Depth - 1, parent: parent, way: true})
 }
 
 // listExtra lists the entries of directory i that the sender does not have. It refuses a directory in which the file system finds an entry by a name that the
@@ -85,14 +89,15 @@ func (s *storing) listExtra(w *walk, i int, at string, names []string, above *[]
 			met[n] = true
 			return nil
 		}
-		if s.protects(d.Name()) {
+		p := path.Join(s.m.Path(i), d.Name())
+		if s.protects(d.Name()) || s.excludes(p, d.IsDir()) {
 			return nil
 		}
 		parent, err := s.context(i, above)
 		if err != nil {
 			return err
 		}
-		return s.remove(dir, dev, removal{name: d.Name(), depth: s.m.Entries[i].Depth, parent: parent})
+		return s.remove(dir, dev, p, removal{name: d.Name(), depth: s.m.Entries[i].Depth, parent: parent})
 	})
 	if err != nil {
 		return err
@@ -152,8 +157,9 @@ func (s *storing) listed(r removal) error {
 	return nil
 }
 
-// remove lists an entry of an open directory with everything below it. What is mounted there stays, because it is no part of the tree. dev is the file system of the directory.
-func (s *storing) remove(dir *os.Root, dev uint64, r removal) error {
+// remove lists an entry of an open directory, at a path below the tree, with everything below it. What is mounted there stays, because it is no part of the tree, and so does what the
+// patterns exclude. dev is the file system of the directory.
+func (s *storing) remove(dir *os.Root, dev uint64, at string, r removal) error {
 	if r.depth >= s.dir.opt.Limits.Depth {
 		return failf(xfer.CodeTooLarge, "%s, which the sender does not have, is below %d directories, the limit of this receiver", quote(r.name), r.depth)
 	}
@@ -178,10 +184,11 @@ func (s *storing) remove(dir *os.Root, dev uint64, r removal) error {
 	}
 	err = eachName(sub, s.step, func(d fs.DirEntry) error {
 		below := removal{name: d.Name(), depth: r.depth + 1, parent: n, way: r.way}
-		if s.protects(d.Name()) {
+		p := path.Join(at, d.Name())
+		if s.protects(d.Name()) || s.excludes(p, d.IsDir()) {
 			return s.stays(&below)
 		}
-		return s.remove(sub, dev, below)
+		return s.remove(sub, dev, p, below)
 	})
 	return errors.Join(err, sub.Close())
 }

@@ -22,11 +22,11 @@ import (
 type storing struct {
 	ctx  context.Context // of Open
 	dir  *Dir
-	name string // of the tree
-	m    *Manifest
-	temp string   // the directory in which the tree comes into being, with the name staged; "": there is none
-	lock *os.File // temp
-	fsys *rootFS  // the Dir, for entries below temp
+	name string    // of the tree
+	m    *Manifest // of the entries that are stored
+	temp string    // the directory in which the tree comes into being, with the name staged; "": there is none
+	lock *os.File  // temp
+	fsys *rootFS   // the Dir, for entries below temp
 
 	file     *os.File // of entry open
 	open     int
@@ -34,6 +34,8 @@ type storing struct {
 	unsynced int64          // bytes written since the last sync
 	held     int64          // bytes of the manifest; guarded by the Dir's mutex
 	host     hostquota.Host // of the sender; zero: not known
+
+	selection *selection // nil: all entries are stored
 
 	small creating // files that one buffer has whole
 
@@ -69,7 +71,12 @@ func (s *storing) release() {
 // below the temporary name.
 func (s *storing) Begin(m *Manifest) error {
 	s.m = m
-	refused := s.dir.refusals(m, runtime.GOOS)
+	if p := s.dir.opt.Patterns; p != nil && len(p.rules) > 0 {
+		if err := s.leaveOut(); err != nil {
+			return err
+		}
+	}
+	refused := s.dir.refusals(s.m, runtime.GOOS)
 	if err := refused.err("the receiver refuses the tree"); err != nil {
 		return err
 	}
@@ -85,7 +92,7 @@ func (s *storing) Begin(m *Manifest) error {
 		return err
 	}
 	if s.dir.foldsCase(s.temp) {
-		refuseCollisions(m, refused)
+		refuseCollisions(s.m, refused)
 		if err := refused.err("the receiver refuses the tree"); err != nil {
 			return err
 		}
@@ -209,7 +216,7 @@ func (s *storing) frame() error {
 		case e.Kind == Symlink:
 			err = s.fsys.symlink(filepath.FromSlash(e.Target), filepath.ToSlash(s.staged(i)))
 		case e.Kind == File && e.data() == 0:
-			taken, err := s.take(i, nil)
+			taken, err := s.takeEntry(i, nil)
 			if err == nil && !taken {
 				err = s.turn(i)
 			}
@@ -241,6 +248,9 @@ func (s *storing) given(e *Entry) bool { return e.HasMode && !s.dir.opt.IgnoreMe
 
 // Write stores data of a file of the sender.
 func (s *storing) Write(i int, b []byte, offset int64) error {
+	if i = s.entryOf(i); i < 0 {
+		return nil // all bytes cross if the sender lets the receiver not choose
+	}
 	if i != s.open {
 		if err := s.turn(i); err != nil {
 			return err

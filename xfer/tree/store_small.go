@@ -24,6 +24,14 @@ type creating struct {
 
 // take implements wholeSink.
 func (s *storing) take(i int, b []byte) (bool, error) {
+	if i = s.entryOf(i); i < 0 {
+		return true, nil // see Write
+	}
+	return s.takeEntry(i, b)
+}
+
+// takeEntry takes all data of an entry that is stored.
+func (s *storing) takeEntry(i int, b []byte) (bool, error) {
 	e := &s.m.Entries[i]
 	if !hasSmall || e.Sparse || s.dir.opt.Sync && !syncsAll || s.choice != nil && s.choice.state[i] != absent {
 		return false, nil

@@ -24,6 +24,7 @@ import (
 // pullOptions are the options of get and ls.
 type pullOptions struct {
 	options
+	patternOptions
 	digestText string
 	dir, out   string
 	recursive  bool
@@ -64,11 +65,15 @@ not serve, and removes them when all files are here. --delete --dry-run prints t
 list and does nothing else. Entries whose names begin with a dot stay, unless
 --allow-dotfiles is given.
 
+--exclude and --include leave entries of directories out, as those of cinnabar send do:
+such entries are neither stored nor removed here. The server does not get the patterns,
+and refuses a directory with entries that do not cross even if these are left out.
+
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file
 leave as they come: only exit code 0 says that all came and that the digest is
 right.`,
-		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get -r 192.0.2.1 . --output all\n  cinnabar get -r --update 192.0.2.1 photos\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
+		Example: "  cinnabar get 192.0.2.1 notes.txt\n  cinnabar get -r --dir /tmp/in 192.0.2.1:7000 photos/2026\n  cinnabar get -r 192.0.2.1 . --output all\n  cinnabar get -r --update --exclude '*.raw' 192.0.2.1 photos\n  cinnabar get 192.0.2.1 src.tar --output - | tar x",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd.Context(), args); err != nil {
@@ -84,6 +89,7 @@ right.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "pull directories with their contents")
+	o.registerPatterns(f)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.StringVarP(&o.out, "output", "o", "", "name of the file or directory here, for one PATH, or - for standard output (default the last element of PATH)")
 	f.IntVar(&o.lanes, "lanes", 1, "connections over which a file or a directory is spread, at most; 1 to 64")
@@ -147,6 +153,10 @@ func (o *pullOptions) parse(ctx context.Context, args []string) (err error) {
 	if o.lanes < 1 || o.lanes > xfer.MaxLanes {
 		return cli.Usagef("invalid --lanes %d: 1 to %d", o.lanes, xfer.MaxLanes)
 	}
+	if err := o.checkPatterns(o.recursive, "pulls"); err != nil {
+		return err
+	}
+	o.storage.Patterns = o.parsed
 	if o.sync.remove && !o.recursive {
 		return cli.Usagef("--delete is for directories, which --recursive pulls")
 	}
@@ -274,6 +284,7 @@ func (o *pullOptions) get(ctx context.Context, dev *verbs.Device, s cli.Streams)
 	}
 	limit := newBucket(o.limit.rate)
 	r := newReporter(ctx, getWords, o.json, s)
+	r.leavesOut = len(o.patterns) > 0
 	o.puller.Logger = cli.LoggerOf(ctx)
 	if !o.dryRun {
 		o.puller.Progress = func() xfer.Progress { return r.watch() }

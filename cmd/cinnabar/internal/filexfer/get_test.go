@@ -426,6 +426,91 @@ func TestGetDelete(t *testing.T) {
 	}
 }
 
+// get --exclude leaves the same entries as send --exclude in the directory, which are those of both sides that no pattern matches, and those of this side that one does. A file that is
+// not in a directory crosses in any case.
+//
+// parity: X01
+func TestGetExcludes(t *testing.T) {
+	public, pushed, pulled := t.TempDir(), t.TempDir(), t.TempDir()
+	write := func(dir string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			at := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(filepath.Base(dir)+name), 0o640)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(public, "d/a", "d/b.o", "d/keep.o", "d/build/x", "d/sub/c.o", "d/sub/d", "d/sub/build/y", "plain.o")
+	patterns := []string{"--exclude", "*.o", "--include", "keep.o", "--exclude", "/build/"}
+	for _, dir := range []string{pushed, pulled} {
+		write(dir, "d/old", "d/old.o", "d/build/mine", "d/gone/x", "d/sub/build/z", "d/b.o")
+	}
+	_, addr := startServer(t, public)
+	to := startRecv(t, "127.0.0.1:0", "--overwrite", "--allow-delete", "--dir", pushed)
+	send := func(more ...string) string {
+		t.Helper()
+		code, p := clitest.RunProcess(t, append(append(append([]string{"send", "-r"}, patterns...), more...), filepath.Join(public, "d"), to.addr)...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d: %s", more, code, p.Stderr)
+		}
+		return p.Stdout.String()
+	}
+	get := func(code int, more ...string) string {
+		t.Helper()
+		got, p := clitest.RunProcess(t, append(append([]string{"get", "-r", "--dir", pulled, addr}, patterns...), more...)...)
+		if got != code {
+			t.Fatalf("%q: exit code %d, want %d: %s", more, got, code, p.Stderr)
+		}
+		return p.Stdout.String() + p.Stderr.String()
+	}
+	removals := func(out string) (list []string) {
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "removes ") || strings.HasPrefix(line, "would remove ") {
+				list = append(list, line)
+			}
+		}
+		return list
+	}
+	before := filesBelow(t, pulled)
+	want := []string{"would remove d/gone/\n", "would remove d/gone/x\n", "would remove d/old\n", "would remove d/sub/build/z\n"}
+	if theirs, ours := removals(send("--delete", "--dry-run")), removals(get(0, "d", "--delete", "--dry-run")); !slices.Equal(ours, want) || !slices.Equal(theirs, want) {
+		t.Errorf("get would remove %q, send %q, want %q", ours, theirs, want)
+	}
+	if got := filesBelow(t, pulled); !slices.Equal(got, before) {
+		t.Errorf("the dry run leaves %q", got)
+	}
+	for _, more := range [][]string{{"--update", "--delete"}, {"--checksum"}, {"--update", "--delete"}} {
+		theirs, ours := send(more...), get(0, append(more, "d")...)
+		if !slices.Equal(removals(theirs), removals(ours)) {
+			t.Errorf("%q: get removes %q, send %q", more, removals(ours), removals(theirs))
+		}
+		if !strings.Contains(ours, " bytes were there or left out") {
+			t.Errorf("%q: got %q", more, ours)
+		}
+		got, sent := filesBelow(t, pulled), filesBelow(t, pushed)
+		if want := []string{"d/a", "d/b.o", "d/build/mine", "d/keep.o", "d/old.o", "d/sub/build/y", "d/sub/d"}; !slices.Equal(got, want) || !slices.Equal(sent, want) {
+			t.Errorf("%q: get leaves %q, send %q, want %q", more, got, sent, want)
+		}
+		for _, name := range got {
+			b, err := os.ReadFile(filepath.Join(pulled, name))
+			mine := strings.HasPrefix(string(b), filepath.Base(pulled))
+			if err != nil || mine != slices.Contains([]string{"d/b.o", "d/build/mine", "d/old.o"}, name) {
+				t.Errorf("%q: %s has %q, %v", more, name, b, err)
+			}
+		}
+	}
+	get(0, "plain.o")
+	if b, err := os.ReadFile(filepath.Join(pulled, "plain.o")); err != nil || string(b) != filepath.Base(public)+"plain.o" {
+		t.Errorf("a plain file has %q, %v", b, err)
+	}
+	get(0, ".", "--output", "all", "--lanes", "2")
+	if got := filesBelow(t, filepath.Join(pulled, "all")); !slices.Equal(got, []string{"d/a", "d/build/x", "d/keep.o", "d/sub/build/y", "d/sub/d"}) {
+		t.Errorf("the whole directory, in which d/build is not /build: %q", got)
+	}
+	to.interrupt(t)
+}
+
 // fullOutput is standard output on a disk without room.
 type fullOutput struct{}
 
@@ -559,6 +644,14 @@ func TestPullArguments(t *testing.T) {
 		{"get 127.0.0.1 a -o - --checksum", "--checksum was given with --output -"},
 		{"get 127.0.0.1 a --delete", "--delete is for directories, which --recursive pulls"},
 		{"get -r 127.0.0.1 a --dry-run", "--dry-run lists the entries that --delete would remove"},
+		{"get 127.0.0.1 a --exclude x", "--exclude and --include are for the entries of directories, which --recursive pulls"},
+		{"get 127.0.0.1 a --include x", "which --recursive pulls"},
+		{"get 127.0.0.1 a -o - --exclude x", "which --recursive pulls"},
+		{"get -r 127.0.0.1 a --exclude [a", `the pattern "[a" has a [ without its ]`},
+		{"get -r 127.0.0.1 a --include a[[:b:]]", `write \[ for the character`},
+		{`get -r 127.0.0.1 a --exclude x\`, `ends in a backslash`},
+		{"get -r 127.0.0.1 a --exclude /", "names no entry"},
+		{"get -r 127.0.0.1 a --exclude=", "the pattern is empty"},
 		{"get 127.0.0.1 a --update --no-preserve", "--no-preserve was given with --update"},
 		{"get 127.0.0.1 a --keep-for -1s", "invalid --keep-for -1s"},
 		{"get 127.0.0.1:port: a", "the first argument is the server"},

@@ -108,7 +108,7 @@ func recvArgs(cmd *cobra.Command, args []string) error {
 }
 
 // forFiles are the options of recv and get that have no meaning for standard output.
-var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "keep-for", "allow-delete", "json", "update", "checksum", "delete", "dry-run", "lanes"}
+var forFiles = []string{"dir", "overwrite", "fsync", "keep-partial", "no-preserve", "allow-dotfiles", "allow-exec", "allow-links", "keep-for", "allow-delete", "json", "update", "checksum", "delete", "dry-run", "lanes", "exclude", "include"}
 
 // checkOutput checks that standard output can take a file.
 func (o *recvOptions) checkOutput(cmd *cobra.Command, s cli.Streams) error {

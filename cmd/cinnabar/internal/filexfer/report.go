@@ -35,15 +35,17 @@ var (
 // reporter prints the events of transfers: lines on both streams, and bars
 // where standard error is a terminal. It is safe for concurrent use.
 type reporter struct {
-	words    words
-	pulled   words // of transfers that a puller has asked for, at the server; empty: words
-	json     bool
-	terminal bool // standard error shows bars
-	shared   bool // standard output is a terminal too, perhaps the same
-	now      func() time.Time
-	starts   *audit.Limiter // of the lines about transfers that begin; nil: no bound
-	interval time.Duration  // between looks at the transfers under way, for lines; 0: none
-	outlook  *outlook       // of the command, which runs one transfer at a time; nil: none. Not changed while a transfer runs
+	words  words
+	pulled words // of transfers that a puller has asked for, at the server; empty: words
+	json   bool
+	// entries are left out, which do not cross
+	leavesOut bool
+	terminal  bool // standard error shows bars
+	shared    bool // standard output is a terminal too, perhaps the same
+	now       func() time.Time
+	starts    *audit.Limiter // of the lines about transfers that begin; nil: no bound
+	interval  time.Duration  // between looks at the transfers under way, for lines; 0: none
+	outlook   *outlook       // of the command, which runs one transfer at a time; nil: none. Not changed while a transfer runs
 
 	mu sync.Mutex
 	// the transfers under way that are reported in lines
@@ -130,7 +132,7 @@ type transferEvent struct {
 	Name         string  `json:"name,omitempty"` // as it crosses
 	Peer         string  `json:"peer,omitempty"`
 	Bytes        int64   `json:"bytes"`
-	Kept         int64   `json:"kept,omitempty"` // of Bytes, those that the receiver had
+	Kept         int64   `json:"kept,omitempty"` // of Bytes, those that the receiver had, or leaves out
 	Seconds      float64 `json:"seconds"`
 	MiBPerSecond float64 `json:"mib_per_second"`
 	Protocol     string  `json:"protocol,omitempty"`
@@ -221,6 +223,9 @@ func (r *reporter) resultLine(res xfer.Result) string {
 	}
 	if res.Kept > 0 {
 		line += fmt.Sprintf(", %d bytes were there", res.Kept)
+		if r.leavesOut {
+			line += " or left out"
+		}
 	}
 	if sum := hexSum(res); sum != "" {
 		line += ", " + res.Digest.String() + " " + sum

@@ -18,18 +18,39 @@ import (
 
 // treeOptions are the options of send about directories.
 type treeOptions struct {
+	patternOptions
 	recursive bool
 	dryRun    bool
-	patterns  []string // of --exclude and --include, in the order of the command line
+}
+
+// patternOptions are the options of send and get that leave entries of directories out.
+type patternOptions struct {
+	patterns []string // of --exclude and --include, in the order of the command line
 
 	parsed *tree.Patterns
+}
+
+// registerPatterns adds the options to a command.
+func (o *patternOptions) registerPatterns(f *pflag.FlagSet) {
+	f.Var(patternFlag{&o.patterns, ""}, "exclude", "leave entries of directories out, by a pattern in gitignore's syntax; may be repeated")
+	f.Var(patternFlag{&o.patterns, "!"}, "include", "take them all the same; the last --exclude or --include that matches decides")
+}
+
+// checkPatterns checks the options. verb is that of the command.
+func (o *patternOptions) checkPatterns(recursive bool, verb string) (err error) {
+	if len(o.patterns) > 0 && !recursive {
+		return cli.Usagef("--exclude and --include are for the entries of directories, which --recursive %s", verb)
+	}
+	if o.parsed, err = tree.ParsePatterns(o.patterns...); err != nil {
+		return cli.Usagef("invalid --exclude or --include: %w", err)
+	}
+	return nil
 }
 
 // registerTrees adds the options to send.
 func (o *treeOptions) registerTrees(f *pflag.FlagSet) {
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "send directories with their contents")
-	f.Var(patternFlag{&o.patterns, ""}, "exclude", "leave entries of directories out, by a pattern in gitignore's syntax; may be repeated")
-	f.Var(patternFlag{&o.patterns, "!"}, "include", "send them all the same; the last --exclude or --include that matches decides")
+	o.registerPatterns(f)
 	f.BoolVar(&o.dryRun, "dry-run", false, "list the entries, and connect to no receiver; with --delete, ask the receiver for the entries that it would remove")
 }
 
@@ -53,22 +74,19 @@ func (p patternFlag) Set(text string) error {
 	if text[0] == '#' || p.prefix != "" && text[0] == '!' { // which a file of patterns would take for something else
 		text = `\` + text
 	}
+	if err := tree.CheckPattern(text); err != nil { // because a pattern that matches nothing would let everything pass
+		return err
+	}
 	*p.list = append(*p.list, p.prefix+text)
 	return nil
 }
 
 // checkTrees checks the options.
-func (o *treeOptions) checkTrees(protocol xfer.Protocol) (err error) {
-	switch {
-	case len(o.patterns) > 0 && !o.recursive:
-		return cli.Usagef("--exclude and --include are for the entries of directories, which --recursive sends")
-	case o.recursive && protocol == xfer.Basic:
+func (o *treeOptions) checkTrees(protocol xfer.Protocol) error {
+	if o.recursive && protocol == xfer.Basic {
 		return cli.Usagef("--recursive needs the fast protocol; --protocol basic carries single files")
 	}
-	if o.parsed, err = tree.ParsePatterns(o.patterns...); err != nil {
-		return cli.Usagef("invalid --exclude or --include: %w", err)
-	}
-	return nil
+	return o.checkPatterns(o.recursive, "sends")
 }
 
 // takes reports whether the path is a directory that is sent.

@@ -114,6 +114,7 @@ func TestSendTreeOptions(t *testing.T) {
 		{[]string{"-r", "--protocol", "basic", root, "127.0.0.1:1"}, cli.ExitUsage, "needs the fast protocol"},
 		{[]string{"-r", "--exclude", "", root, "127.0.0.1:1"}, cli.ExitUsage, "the pattern is empty"},
 		{[]string{"-r", "--exclude", "a\nb", root, "127.0.0.1:1"}, cli.ExitUsage, "line feed"},
+		{[]string{"-r", "--exclude", "[a", root, "127.0.0.1:1"}, cli.ExitUsage, `the pattern "[a" has a [ without its ]`},
 		{[]string{"-r", root, root + "/../photos", "127.0.0.1:1"}, cli.ExitUsage, `would both be stored as "photos"`},
 	} {
 		clitest.WantRun(t, e.code, append([]string{"send"}, e.args...), e.text)
