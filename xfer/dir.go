@@ -72,7 +72,7 @@ type Dir struct {
 
 // OpenDir opens the directory at path. On Linux and macOS, unless opt.KeepPartial is set, it removes the temporary files of killed
 // receivers: those that have not been written to for 24 hours, or for opt.KeepFor, and that no process has locked. Open does the same once an hour.
-// If ctx ends before, OpenDir fails with its cause.
+// If ctx ends before OpenDir returns, OpenDir fails with context.Cause(ctx).
 func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -145,8 +145,8 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Open makes a temporary file for name, which must pass [CheckName] and may begin with a dot only if
-// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received. When ctx ends, the file
-// ends the comparison of a kept part, and Open the look for temporary files of killed receivers; a Commit is not cut short. The address of the sender has no meaning.
+// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received. If ctx ends
+// while Open removes temporary files of killed receivers, Open fails with context.Cause(ctx). If it ends later, the File stops comparing a kept part, with an error; a Commit is not cut short. Open does not use from.
 func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err

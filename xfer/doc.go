@@ -7,7 +7,7 @@
 //
 //   - A [Sender] sends a [Source]: a name, an io.ReaderAt, a size.
 //   - A [Receiver] receives files from many senders at once. Its Open field is the
-//     policy of names and files, with a context that ends with the transfer; [Dir] is the usual one, a directory.
+//     policy of names and files, and gets a context that ends with the transfer; a [Dir], a directory, is the usual policy.
 //   - A [Puller] receives files from a receiver that has Files: the fast protocol the other way round, by a [FileRequest].
 //   - A [Result] has the facts of a transfer. An [*Error] has the reason of a failure, its [Code],
 //     and the side that has found it.

@@ -160,8 +160,7 @@ type Puller struct {
 	// If the server does not let pullers choose, all bytes cross; with WishDelete or WishDryRun, Pull fails with [CodeUnsupported] instead.
 	Wishes Wishes
 	// Remove is called for each entry that a pull with WishDelete lists, and reports whether it may be removed. The path is as that of [Choice.Remove], but its names are those of this
-	// side. The goroutine that calls the file's methods calls Remove, so a call that blocks, because it asks a person, say, delays the pull. ctx ends with the pull, which waits for
-	// the return of Remove. nil: everything may be removed.
+	// side. The goroutine that calls the file's methods calls Remove, so a Remove that blocks, for example to ask a person, delays the pull. ctx ends when the pull ends; Pull waits for Remove to return. nil: everything may be removed.
 	Remove func(ctx context.Context, path string, directory bool) bool
 	// Lanes is the number of connections over which Pull spreads the file of a request, at most [MaxLanes]; 0: 1. More than one need Choose. The server may grant fewer; servers of
 	// earlier versions grant one. Pull connects at most one lane for each 4 MiB, and leaves out a lane that the server refuses or that cannot connect. If a lane fails later, the
@@ -173,8 +172,8 @@ type Puller struct {
 	Logger   *slog.Logger    // nil: discard
 }
 
-// Pull connects to the server of files at addr and receives the file or the list of req. It returns when the file has its name, or with an [*Error]. It
-// waits for Open and for a call of a file's method even if ctx ends, with which the ctx of Open ends.
+// Pull connects to the server of files at addr and receives the file or the list of req. It returns when the file has its name, or with an [*Error]. When ctx
+// ends, the ctx of Open ends too. Pull still waits for Open, or for a method of the File that runs, to return.
 func (p *Puller) Pull(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, req FileRequest) (Result, error) {
 	start := time.Now()
 	s := &Sender{Protocol: Fast, Window: p.Window, Chunk: p.Chunk, Lanes: p.Lanes, Digest: p.Digest, Hashes: p.Hashes, Timeout: p.Timeout, Progress: p.Progress, Logger: p.Logger}

@@ -15,7 +15,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// File is the destination of a transfer at the receiver. One goroutine at a time calls it. Its methods may use the ctx of the Open that has made it.
+// File is the destination of a transfer at the receiver. One goroutine at a time calls it. A File may keep the ctx of the Open that made it, and use it in its methods (Receiver.Open).
 type File interface {
 	io.WriterAt
 	// Commit is called when the whole file is written and compared, and gives the file its name.
@@ -31,9 +31,9 @@ type Receiver struct {
 	// announces, or refuses it. The sender receives the text of the error, and the
 	// error's [Code] if it wraps one, otherwise [CodeStorage]. from is the address of the sender. The name has 1 to
 	// [MaxName] bytes without NUL and is otherwise unchecked input of the peer. The size is -1 if the sender has not sent it.
-	// Several calls may run at once. [Dir.Open] is one such policy.
+	// Serve may call Open from several goroutines at once; ServeFirst makes one call at a time. [Dir.Open] is one such policy.
 	//
-	// ctx ends with the transfer: when the ctx of Serve ends, when the sender is lost or gives up, after Timeout, and after Commit or Discard at the latest. The File may keep ctx for
+	// ctx ends with the transfer: when the ctx of Serve or ServeFirst ends, when the sender is lost or gives up, after Timeout, and after Commit or Discard at the latest. The File may keep ctx for
 	// its own methods, so that a WriteAt or Commit whose storage blocks (a network disk, a queue) returns then; context.Cause(ctx) has the reason. A Commit
 	// that is not to be cut short uses context.WithoutCancel(ctx). An error that wraps ctx.Err() or context.Cause(ctx) is reported as the reason for the end of ctx. Serve
 	// waits for the return of Open and of the File's methods, and discards a file that Open returns after the end of ctx.
@@ -41,7 +41,7 @@ type Receiver struct {
 
 	// Files is the policy of pulls: it opens the file of the request of a peer, or refuses it, as Open does. The source has Data and
 	// Size, not Stream. Serve closes the closer, unless it is nil, when the transfer is over, also beside an error. ctx ends with the
-	// transfer, and the source may keep it for its reads; Serve waits for the return of Files and of these. Several calls may run at once. If the source has a Choice, pullers may choose ranges (Puller.Choose); only its Head and
+	// transfer, and the source may keep it for its reads; Serve waits until Files and all reads of the source have returned. Several calls may run at once. If the source has a Choice, pullers may choose ranges (Puller.Choose); only its Head and
 	// SumData are used. nil: pulls are refused.
 	Files func(ctx context.Context, peer netip.AddrPort, req FileRequest) (Source, io.Closer, error)
 
@@ -129,7 +129,7 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 	}
 }
 
-// ServeFirst serves requests as Serve does until Open has made a file for one of them. One call of Open runs at a time. It then refuses all other requests, ends
+// ServeFirst serves requests as Serve does, with one call of Open at a time, until Open has made a file for one of them. ServeFirst then refuses all other requests, ends
 // those under way, waits for their ends and for the chosen transfer, and returns the result of that. Silent and refused senders
 // therefore do not delay the first one that sends. Done receives the results of the others. If ctx ends before Open has made a
 // file, the error has the class [CodeCanceled].

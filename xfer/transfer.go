@@ -69,7 +69,7 @@ type Result struct {
 	Name     string
 	Peer     netip.AddrPort
 	Size     int64 // bytes of the file that the receiver acknowledged, or stored; with Kept
-	Kept     int64 // bytes of the file that did not cross, because the receiver had them, or leaves them out (Source.Choice)
+	Kept     int64 // bytes of the file that did not cross, because the receiver had them or left them out (Source.Choice)
 	Protocol Protocol
 	// Immediate is true if chunks were announced by immediate data, as in the
 	// paper, and false if a message behind each write announced them.

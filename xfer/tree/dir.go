@@ -37,7 +37,7 @@ type DirOptions struct {
 	AllowDelete bool
 	// Patterns leave entries of trees out: the Dir does not store them, and with AllowDelete does not remove its own entries at such paths. What it stores of a tree is the same as if the
 	// sender had listed the tree with these patterns (ScanOptions.Patterns). The bytes of files that are left out do not cross, if the sender lets the receiver choose. The
-	// whole manifest counts for Limits. nil: everything is stored.
+	// whole manifest counts for Limits. If a file is left out and a hard link to it is not, the link gets the file's data. nil: everything is stored.
 	Patterns *Patterns
 	Limits   Limits
 }
@@ -73,7 +73,7 @@ type Dir struct {
 // OpenDir opens the directory at path. As xfer.OpenDir does, it removes what killed receivers have left there: on Linux and macOS,
 // unless KeepPartial is set, incomplete trees of which the last transfer ended longer than 24 hours ago, or than KeepFor, and that no process has locked. Open does
 // the same once an hour.
-// If ctx ends before, OpenDir fails with its cause.
+// If ctx ends before OpenDir returns, OpenDir fails with context.Cause(ctx).
 func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 	files, err := xfer.OpenDir(ctx, path, opt.DirOptions)
 	if err != nil {
@@ -93,7 +93,7 @@ func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 	return d, nil
 }
 
-// Close closes the directory. Trees that are being received cannot be stored any more.
+// Close closes the directory. It ends the removal of incomplete trees and waits for it. Trees that are being received cannot be stored any more.
 func (d *Dir) Close() error {
 	d.mu.Lock()
 	if !d.isClosed() {
@@ -114,8 +114,9 @@ func (d *Dir) isClosed() bool {
 	}
 }
 
-// Open takes a tree, if the name ends in a slash, and a file otherwise. The work on a tree ends with ctx, also the removal of entries that the sender does not have. The names of a tree that
-// has come are given all the same, and Discard removes everything that does not stay. If from is valid, the host gets a part of the memory for manifests only: at most 9 in 16 of it for several trees at once, and three quarters for one.
+// Open takes a tree, if the name ends in a slash, and a file otherwise. When ctx ends, the methods of a tree's File fail at their next step, and a Commit stops removing
+// entries that the sender does not have. A Commit that has begun still gives the tree its names, because a tree that goes into an existing one would be stored in part otherwise; Discard removes everything that does not stay. If from is valid, its host
+// gets at most 9/16 of the memory for manifests (Limits) for several trees at once, and 3/4 for one; otherwise no limit of hosts holds. A name that the Dir does not take fails with CodeName, one that is there or being received with CodeExists.
 func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 	d.clean(time.Now(), d.closed)
 	base, isTree := strings.CutSuffix(name, "/")

@@ -32,7 +32,8 @@ func ParsePatterns(lines ...string) (*Patterns, error) {
 	return p, nil
 }
 
-// CheckPattern refuses a pattern that is malformed, or names nothing. ParsePatterns takes it, as git does, and it excludes nothing.
+// CheckPattern returns an error that names the pattern and the remedy if line is malformed, such as by a [ without ], or names no entry. ParsePatterns accepts such a line, as git
+// does, unless it has a line feed or NUL; the pattern then matches no entry.
 func CheckPattern(line string) error {
 	if _, err := ParsePatterns(line); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"cinnabar/xfer"
 )
 
-// Sink stores one tree at the receiver. One goroutine at a time calls it. Its methods may use the ctx of the Open function that has made it, which ends with the transfer.
+// Sink stores one tree at the receiver. One goroutine at a time calls it. Its methods may use the ctx of the Open function that called Receive; this ctx ends with the transfer.
 type Sink interface {
 	// Begin is called first, with the whole manifest, which has no empty names, no dot and dotdot, and no slash or NUL in a name, and is
 	// otherwise unchecked input of the peer. An error refuses the tree, before any data was stored; xfer's codes in it reach the sender.

@@ -66,8 +66,9 @@ list and does nothing else. Entries whose names begin with a dot stay, unless
 --allow-dotfiles is given.
 
 --exclude and --include leave entries of directories out, as those of cinnabar send do:
-such entries are neither stored nor removed here. The server does not get the patterns,
-and refuses a directory with entries that do not cross even if these are left out.
+such entries are neither stored nor removed here. The server does not get the patterns.
+It refuses a directory that holds, for example, a device, even if --exclude leaves the
+device out.
 
 With --output it stores one file or directory under another name, which the whole
 served directory needs. --output - is standard output, where the bytes of a file

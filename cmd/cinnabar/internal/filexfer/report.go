@@ -132,7 +132,7 @@ type transferEvent struct {
 	Name         string  `json:"name,omitempty"` // as it crosses
 	Peer         string  `json:"peer,omitempty"`
 	Bytes        int64   `json:"bytes"`
-	Kept         int64   `json:"kept,omitempty"` // of Bytes, those that the receiver had, or leaves out
+	Kept         int64   `json:"kept,omitempty"` // of Bytes, those that the receiver had or left out
 	Seconds      float64 `json:"seconds"`
 	MiBPerSecond float64 `json:"mib_per_second"`
 	Protocol     string  `json:"protocol,omitempty"`

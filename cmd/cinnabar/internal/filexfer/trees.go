@@ -33,7 +33,7 @@ type patternOptions struct {
 // registerPatterns adds the options to a command.
 func (o *patternOptions) registerPatterns(f *pflag.FlagSet) {
 	f.Var(patternFlag{&o.patterns, ""}, "exclude", "leave entries of directories out, by a pattern in gitignore's syntax; may be repeated")
-	f.Var(patternFlag{&o.patterns, "!"}, "include", "take them all the same; the last --exclude or --include that matches decides")
+	f.Var(patternFlag{&o.patterns, "!"}, "include", "take entries that --exclude leaves out; the last --exclude or --include that matches decides")
 }
 
 // checkPatterns checks the options. verb is that of the command.
