@@ -65,9 +65,15 @@ type Dir struct {
 	// names that are being received
 	// +checklocks:mu
 	busy map[string]struct{}
-	// when stale files were removed
+	// when the last removal of stale files began
 	// +checklocks:mu
 	cleaned time.Time
+	// a removal of stale files is under way
+	// +checklocks:mu
+	cleans   bool
+	cleaning sync.WaitGroup
+	open     context.Context // ends with Close
+	end      context.CancelFunc
 }
 
 // OpenDir opens the directory at path. On Linux and macOS, unless opt.KeepPartial is set, it removes the temporary files of killed
@@ -78,10 +84,14 @@ func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dir{root: root, opt: opt, busy: make(map[string]struct{})}
-	d.clean(ctx, time.Now())
+	now := time.Now()
+	d := &Dir{root: root, opt: opt, busy: make(map[string]struct{}), cleaned: now}
+	d.open, d.end = context.WithCancel(context.WithoutCancel(ctx))
+	if !opt.KeepPartial {
+		d.removeStale(ctx, now)
+	}
 	if ctx.Err() != nil {
-		return nil, errors.Join(context.Cause(ctx), root.Close())
+		return nil, errors.Join(context.Cause(ctx), d.Close())
 	}
 	return d, nil
 }
@@ -140,13 +150,19 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 	}
 }
 
-// Close closes the directory. Files that are open stay usable until their
-// transfers end, but cannot be committed any more.
-func (d *Dir) Close() error { return d.root.Close() }
+// Close closes the directory. It ends a removal of temporary files of killed receivers, and waits for it. Files that are open stay usable until
+// their transfers end, but cannot be committed any more.
+func (d *Dir) Close() error {
+	d.mu.Lock()
+	d.end()
+	d.mu.Unlock()
+	d.cleaning.Wait()
+	return d.root.Close()
+}
 
 // Open makes a temporary file for name, which must pass [CheckName] and may begin with a dot only if
-// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received. If ctx ends
-// while Open removes temporary files of killed receivers, Open fails with context.Cause(ctx). If it ends later, the File stops comparing a kept part, with an error; a Commit is not cut short. Open does not use from.
+// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received. When ctx
+// ends, the File stops comparing a kept part, with an error; a Commit is not cut short. Open does not use from.
 func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -154,10 +170,7 @@ func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta M
 	if !d.opt.AllowDotFiles && strings.HasPrefix(name, ".") {
 		return nil, failf(CodeName, "%q begins with a dot, and this receiver takes no such names", name)
 	}
-	d.clean(ctx, time.Now())
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
+	d.clean(time.Now())
 	if err := d.claim(name); err != nil {
 		return nil, err
 	}

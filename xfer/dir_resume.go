@@ -380,24 +380,19 @@ func (o *DirOptions) maxAge() time.Duration {
 // cleanEvery is the time after which a directory that is in use looks for stale temporary files again.
 const cleanEvery = time.Hour
 
-// clean removes stale temporary files, if the last look was long ago, or was ended by its ctx.
-func (d *Dir) clean(ctx context.Context, now time.Time) {
-	if d.opt.KeepPartial {
-		return
-	}
+// clean starts to remove stale temporary files, if the last removal began long ago. It ends with Close and not with the transfer that has begun it, because it may take longer than
+// a transfer.
+func (d *Dir) clean(now time.Time) {
 	d.mu.Lock()
-	due := now.Sub(d.cleaned) >= min(cleanEvery, d.opt.maxAge())
-	if due {
-		d.cleaned = now
-	}
-	d.mu.Unlock()
-	if !due {
+	defer d.mu.Unlock()
+	if d.opt.KeepPartial || d.cleans || d.open.Err() != nil || now.Sub(d.cleaned) < min(cleanEvery, d.opt.maxAge()) {
 		return
 	}
-	d.removeStale(ctx, now)
-	if ctx.Err() != nil {
+	d.cleaned, d.cleans = now, true
+	d.cleaning.Go(func() {
+		d.removeStale(d.open, now)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.cleaned = time.Time{}
-	}
+		d.cleans = false
+	})
 }

@@ -177,7 +177,8 @@ func endingWith(ctx context.Context, do func(action) event) func(action) event {
 	}
 }
 
-// reasonOf returns the reason for the end of ctx if err says only that ctx has ended, and err otherwise.
+// reasonOf returns err with the code of the reason for the end of ctx, if err comes from that end, and err otherwise. An error that says nothing but that ctx has ended becomes
+// the reason.
 func reasonOf(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -186,10 +187,14 @@ func reasonOf(ctx context.Context, err error) error {
 	if !errors.Is(err, cause) && !errors.Is(err, ctx.Err()) {
 		return err
 	}
+	reason := failure{code: CodeCanceled, err: cause}
 	if f, ok := errors.AsType[*failure](cause); ok { // the reason of this package
-		return f
+		reason = *f
 	}
-	return &failure{code: CodeCanceled, err: cause}
+	if text := err.Error(); text != cause.Error() && text != ctx.Err().Error() {
+		reason.err = err
+	}
+	return &reason
 }
 
 // endOf returns the reason for the end of the context of a file, and of the other lanes, after the transfer has ended with err.
@@ -361,7 +366,8 @@ func check(b []byte, a *action) error {
 
 func (s *storer) commit() error {
 	if err := s.file.Commit(); err != nil {
-		return classed(CodeStorage, err)
+		f := classed(CodeStorage, err)
+		return &failure{code: f.code, remote: f.remote, err: err} // with the text around the failure: what stands under its name, and what is gone
 	}
 	s.file = nil
 	return nil

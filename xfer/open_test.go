@@ -382,7 +382,8 @@ func TestServeFirstOpensInTurn(t *testing.T) {
 	})
 }
 
-// A Dir stops long work when the context of the transfer ends: the look for the files of killed receivers, which the next transfer makes good, and the comparison of a part.
+// A Dir stops long work: the look for the files of killed receivers when the context of OpenDir ends, or when the Dir is closed, and the comparison of a part when the context of the
+// transfer ends. The look does not end with the transfer that has begun it.
 func TestDirEndsWork(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("transfers resume where files can be locked: on Linux and macOS")
@@ -412,10 +413,11 @@ func TestDirEndsWork(t *testing.T) {
 	d.mu.Lock()
 	d.cleaned = time.Time{}
 	d.mu.Unlock()
-	if _, err := d.Open(ended, netip.AddrPort{}, "f", Meta{}, 8); !errors.Is(err, why) {
-		t.Errorf("got %v", err)
+	if err := must(d.Open(ended, netip.AddrPort{}, "g", Meta{}, 8))(t).Discard(); err != nil {
+		t.Error(err)
 	}
-	if got := entries(t, path); !slices.Equal(got, []string{filepath.Base(stale)}) {
+	d.cleaning.Wait()
+	if got := entries(t, path); len(got) != 0 {
 		t.Errorf("the directory has %q", got)
 	}
 	part := filepath.Join(path, partialName("f"))
@@ -424,9 +426,6 @@ func TestDirEndsWork(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f := must(d.Open(ctx, netip.AddrPort{}, "f", Meta{}, 8))(t).(*dirFile)
-	if _, err := os.Lstat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file of a killed receiver is still there: %v", err)
-	}
 	if err := f.Choose(Offer{Size: 8, NewHash: sha256.New}); err != nil {
 		t.Fatal(err)
 	}
@@ -440,5 +439,38 @@ func TestDirEndsWork(t *testing.T) {
 	}
 	if got := entries(t, path); !slices.Equal(got, []string{filepath.Base(part)}) {
 		t.Errorf("the directory has %q, want the part", got)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	d.mu.Lock()
+	d.cleaned = time.Time{}
+	d.mu.Unlock()
+	d.clean(time.Now())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cleans {
+		t.Error("a closed Dir looks for files")
+	}
+}
+
+// An error of a File that comes from the end of its context gets the class of the reason, and keeps the text that says what was done.
+func TestReasonKeepsText(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	lost := failf(CodeLost, "the connection is over")
+	end(lost)
+	const done = "3 entries of the receiver are removed"
+	s := &storer{file: &badFile{commitErr: fmt.Errorf("%w; %s", failf(CodeCanceled, "the transfer is over: %w", context.Cause(ctx)), done)}}
+	err := reasonOf(ctx, s.commit())
+	if f := asFailure(err); f.code != CodeLost || !strings.Contains(f.Error(), done) {
+		t.Errorf("got %v (%v)", err, f.code)
+	}
+	for _, err := range []error{ctx.Err(), lost} {
+		if got := reasonOf(ctx, err); got.Error() != lost.Error() || asFailure(got).code != CodeLost {
+			t.Errorf("got %v", got)
+		}
+	}
+	if err := errors.New("disk full"); reasonOf(ctx, err) != err { //nolint:errorlint // the same
+		t.Error("another error was replaced")
 	}
 }

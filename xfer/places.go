@@ -179,6 +179,9 @@ func (f *first) open(ctx context.Context, req *verbs.ConnRequest, lanes bool, do
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	if ctx.Err() != nil { // select takes either of two events
+		return nil, context.Cause(ctx)
+	}
 	if f.hasChosen() {
 		return nil, errNotFirst()
 	}

@@ -35,7 +35,7 @@ type Receiver struct {
 	//
 	// ctx ends with the transfer: when the ctx of Serve or ServeFirst ends, when the sender is lost or gives up, after Timeout, and after Commit or Discard at the latest. The File may keep ctx for
 	// its own methods, so that a WriteAt or Commit whose storage blocks (a network disk, a queue) returns then; context.Cause(ctx) has the reason. A Commit
-	// that is not to be cut short uses context.WithoutCancel(ctx). An error that wraps ctx.Err() or context.Cause(ctx) is reported as the reason for the end of ctx. Serve
+	// that is not to be cut short uses context.WithoutCancel(ctx), and so does a Discard, because ctx has ended then. An error that wraps ctx.Err() or context.Cause(ctx) is reported as the reason for the end of ctx. Serve
 	// waits for the return of Open and of the File's methods, and discards a file that Open returns after the end of ctx.
 	Open func(ctx context.Context, from netip.AddrPort, name string, meta Meta, size int64) (File, error)
 

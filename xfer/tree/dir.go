@@ -37,7 +37,7 @@ type DirOptions struct {
 	AllowDelete bool
 	// Patterns leave entries of trees out: the Dir does not store them, and with AllowDelete does not remove its own entries at such paths. What it stores of a tree is the same as if the
 	// sender had listed the tree with these patterns (ScanOptions.Patterns). The bytes of files that are left out do not cross, if the sender lets the receiver choose. The
-	// whole manifest counts for Limits. If a file is left out and a hard link to it is not, the link gets the file's data. nil: everything is stored.
+	// whole manifest counts for Limits. If a file is left out and a hard link to it is not, the link gets the file's data. An entry that is stored counts twice for Limits.Memory. nil: everything is stored.
 	Patterns *Patterns
 	Limits   Limits
 }
@@ -115,7 +115,7 @@ func (d *Dir) isClosed() bool {
 }
 
 // Open takes a tree, if the name ends in a slash, and a file otherwise. When ctx ends, the methods of a tree's File fail at their next step, and a Commit stops removing
-// entries that the sender does not have. A Commit that has begun still gives the tree its names, because a tree that goes into an existing one would be stored in part otherwise; Discard removes everything that does not stay. If from is valid, its host
+// entries that the sender does not have. A Commit that has begun to change the directory still gives the tree its names, because a tree that goes into an existing one would be stored in part otherwise; Discard removes everything that does not stay. If from is valid, its host
 // gets at most 9/16 of the memory for manifests (Limits) for several trees at once, and 3/4 for one; otherwise no limit of hosts holds. A name that the Dir does not take fails with CodeName, one that is there or being received with CodeExists.
 func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
 	d.clean(time.Now(), d.closed)

@@ -59,6 +59,11 @@ func CheckPattern(line string) error {
 			i++
 		}
 	}
+	for _, s := range splitPattern(strings.TrimPrefix(rest, "/")) {
+		if s == "" || s == "." || s == ".." {
+			return fmt.Errorf("the pattern %q has an empty element, a dot or two dots between its slashes, and so matches nothing; write the path below the directory, without them", line)
+		}
+	}
 	return nil
 }
 

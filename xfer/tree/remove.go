@@ -218,7 +218,7 @@ func (s *storing) nextRemovals() (list []xfer.Removal) {
 }
 
 // removeListed removes what was listed and the sender has not spared, the contents of each directory before it: first, with way, the entries that are where the sender has others,
-// and after those of the sender have their names, the rest. Of the rest, a directory that still has entries or is in use stays.
+// and after those of the sender have their names, the rest. Of the rest, a directory that still has entries or is in use stays. The end of the transfer ends the removal of the rest only.
 func (s *storing) removeListed(way bool) error {
 	if way {
 		for i := range s.removals {
@@ -234,7 +234,10 @@ func (s *storing) removeListed(way bool) error {
 			continue
 		}
 		s.steps.Add(1)
-		err := s.over()
+		var err error
+		if !way {
+			err = s.over()
+		}
 		if err == nil {
 			err = s.removeOne(&w, r)
 		}

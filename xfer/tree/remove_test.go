@@ -2,16 +2,18 @@ package tree
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"github.com/google/go-cmp/cmp"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"cinnabar/xfer"
 )
@@ -195,6 +197,70 @@ func TestDeleteStops(t *testing.T) {
 	for _, p := range []string{"old", "dir/file"} {
 		if _, err := os.Lstat(filepath.Join(to, "photos", p)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// endsAfter is a context that ends at one of the calls of Err: the one that brings left to 0.
+type endsAfter struct {
+	context.Context
+	end  context.CancelCauseFunc
+	left atomic.Int32
+}
+
+// errLost is the reason for the end of an endsAfter.
+var errLost = errors.New("the sender is lost")
+
+func (c *endsAfter) Err() error {
+	if c.left.Add(-1) == 0 {
+		c.end(errLost)
+	}
+	return c.Context.Err()
+}
+
+// The transfer ends at each place of a Commit that removes entries. Either the directory is as before, or the tree has its names, modes and times, and only entries that the sender does not have
+// may be there besides. The error says what was done.
+func TestDeleteCutAnywhere(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "photos")
+	plant(t, from, "way1", "way2", "new", "d/secret")
+	check(t, os.Chmod(filepath.Join(from, "d"), 0o700))
+	check(t, os.Chtimes(filepath.Join(from, "d"), time.Time{}, time.Unix(1e9, 0)))
+	want := snapshot(t, from, true)
+	for n := int32(1); ; n++ {
+		d, to := openDir(t, keeping())
+		at := filepath.Join(to, "photos")
+		plant(t, at, "way1/mine", "way1/mine2", "way2/mine", "old1", "old2", "d/old")
+		check(t, os.Chmod(filepath.Join(at, "d"), 0o777))
+		before := snapshot(t, at, true)
+		src := wished(t, from, xfer.WishDelete)
+		ctx := &endsAfter{}
+		ctx.Context, ctx.end = context.WithCancelCause(t.Context())
+		f := must(d.Open(ctx, netip.AddrPort{}, src.Name, src.Meta, src.Size))(t)
+		var crossed crossed
+		check(t, crossed.transfer(f.(xfer.Chooser), src, 100, -1))
+		ctx.left.Store(n)
+		err := f.Commit()
+		if err == nil {
+			if n < 4 {
+				t.Errorf("a Commit looks %d times at its context", n-1)
+			}
+			return
+		}
+		check(t, f.Discard())
+		if !errors.Is(err, errLost) {
+			t.Errorf("look %d: %v", n, err)
+		}
+		got := snapshot(t, at, true)
+		if maps.Equal(got, before) {
+			continue
+		}
+		if text := err.Error(); !strings.Contains(text, "the tree stands under its name") || !strings.Contains(text, "entries of the receiver are removed") {
+			t.Errorf("look %d: %v", n, err)
+		}
+		for p, line := range want {
+			if got[p] != line {
+				t.Errorf("look %d: %s is %q, want %q", n, p, got[p], line)
+			}
 		}
 	}
 }

@@ -288,6 +288,7 @@ func TestCheckPattern(t *testing.T) {
 	for line, says := range map[string]string{
 		"[": `"[" has a [ without its ]`, "a[b-/c": "without its ]", "x/[[:nothing:]]": "class of characters", "[a": `write \[`,
 		`a\`: `ends in a backslash`, `a\/`: `write \\`, "/": "names no entry", "!": "names no entry", "#x": "names no entry", "": "names no entry", "a\nb": "line feed",
+		"./secret": "between its slashes", "../x": "two dots", "a//b": "empty element", "//x": "empty element", "a/./b": "a dot", "secret/.": "a dot",
 	} {
 		if err := CheckPattern(line); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", line, err, says)

@@ -403,6 +403,10 @@ func (s *storing) Commit() error {
 	if err != nil {
 		return err
 	}
+	if err = s.over(); err != nil {
+		return err
+	}
+	// The end of the transfer stops none of the steps below but the second removal, because it would leave a part of the old tree and a part of the new one.
 	whole := false
 	if err = s.removeListed(true); err == nil {
 		whole, err = s.move()
@@ -410,16 +414,14 @@ func (s *storing) Commit() error {
 	if err != nil {
 		return s.withRemoved(err)
 	}
-	if err = s.removeListed(false); err == nil {
-		err = s.dressKept()
-	}
-	if err == nil {
+	removing := s.removeListed(false)
+	if err = s.dressKept(); err == nil {
 		err = s.dress()
 	}
 	if err == nil {
 		err = s.settle()
 	}
-	if err != nil {
+	if err = errors.Join(removing, err); err != nil {
 		if !whole || s.dir.root.Rename(s.name, s.staged(0)) != nil {
 			err = fmt.Errorf("%w; the tree stands under its name", err)
 		}
