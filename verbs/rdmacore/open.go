@@ -103,10 +103,8 @@ func (d *device) learn() error {
 	a.MaxSGE, a.MaxSRQSGE = min(a.MaxSGE, batchSGE), min(a.MaxSRQSGE, batchSGE)
 	a.Caps = verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
-	a.ReadSink = verbs.LocalWrite
 	if a.Transport == verbs.TransportIWARP {
 		a.Caps = verbs.CapActiveFirst
-		a.ReadSink |= verbs.RemoteWrite
 		a.MaxPrivateData = maxMPAData
 		a.AtomicCap = verbs.AtomicNone
 		a.MaxAH = 0
