@@ -50,9 +50,7 @@ func chosenOf(data []byte, wishes Wishes) Source {
 //
 // parity: X02
 func TestResumeFile(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	ctx := testContext(t)
 	data := noise(3*resumeBlock + 1000)
 	for name, c := range map[string]struct {
@@ -148,9 +146,7 @@ func freshMode(t *testing.T) os.FileMode {
 
 // A second transfer of a name is refused while one runs that another process has begun.
 func TestResumeIsLocked(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	path := t.TempDir()
 	var files []*dirFile
 	for range 2 { // two Dirs stand for two processes
@@ -338,9 +334,7 @@ func TestHeadIsNotCompared(t *testing.T) {
 
 // A part of a file is not compared behind a head, because a sender could learn the last bytes of the part by such heads, one by one.
 func TestPartBehindHead(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	for head, want := range map[int64]Wanted{
 		0: {Ranges: []Range{{Length: 8, Sum: true}}},
 		7: {Ranges: []Range{{Offset: 7, Length: 1}}, Last: true},
@@ -370,9 +364,7 @@ func TestPartBehindHead(t *testing.T) {
 
 // A part that has become shorter than it was crosses again, as do blocks that cannot be read.
 func TestPartialBecomesShorter(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	path := t.TempDir()
 	d := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t)
 	defer d.Close()

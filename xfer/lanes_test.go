@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -230,9 +229,7 @@ func TestLanes(t *testing.T) {
 
 // A transfer of several lanes that was cut goes on where it stopped, with any number of lanes, and its reason is that of the lane that failed.
 func TestLanesResume(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	ctx := testContext(t)
 	data := noise(40 << 20)
 	for _, again := range []int{1, 4} {

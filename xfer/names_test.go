@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -130,9 +129,7 @@ func (f slowDisk) WriteAt(b []byte, offset int64) (int, error) {
 //
 // parity: X02
 func TestSlowDiskGivesReason(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	ctx := testContext(t)
 	data := noise(4 * resumeBlock)
 	run := make(chan struct{})

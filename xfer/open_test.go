@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -385,9 +384,7 @@ func TestServeFirstOpensInTurn(t *testing.T) {
 // A Dir stops long work: the look for the files of killed receivers when the context of OpenDir ends, or when the Dir is closed, and the comparison of a part when the context of the
 // transfer ends. The look does not end with the transfer that has begun it.
 func TestDirEndsWork(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	path := t.TempDir()
 	why := errors.New("the transfer has ended")
 	ended, end := context.WithCancelCause(t.Context())

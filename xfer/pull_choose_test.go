@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -35,9 +34,7 @@ func served(src Source) func(context.Context, netip.AddrPort, FileRequest) (Sour
 //
 // parity: X02
 func TestPullResumes(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	data := noise(3*resumeBlock + 1000)
 	changed := bytes.Clone(data)
 	changed[5] ^= 1
@@ -204,9 +201,7 @@ func TestPullWishesRefused(t *testing.T) {
 
 // A second pull of a name is refused while another process pulls a file of that name, and the first pull succeeds.
 func TestPullIsLocked(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	ctx := testContext(t)
 	path, data := t.TempDir(), noise(100)
 	dev := device(t, iwarp.Config{})
@@ -247,9 +242,7 @@ func (f lockedFile) Choose(o Offer) error {
 
 // HasPart finds the part with which the next transfer of a name goes on, and no other file.
 func TestHasPart(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	path := t.TempDir()
 	part := filepath.Join(path, partialName("f"))
 	keeps, drops := must(OpenDir(t.Context(), path, DirOptions{KeepFor: time.Hour}))(t), must(OpenDir(t.Context(), path, DirOptions{}))(t)

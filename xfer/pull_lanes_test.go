@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -134,9 +133,7 @@ func (c closeCount) Close() error {
 //
 // parity: X02
 func TestPullLanesResume(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	ctx := testContext(t)
 	data := noise(40 << 20)
 	for _, again := range []int{1, 4} {

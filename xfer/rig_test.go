@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -206,5 +207,13 @@ func wantText(t testing.TB, s string, texts ...string) {
 		if !strings.Contains(s, want) {
 			t.Errorf("got %q, want it to have %q", s, want)
 		}
+	}
+}
+
+// needsLocks skips a test of parts and stale files where files cannot be locked, because a Dir keeps and removes none there.
+func needsLocks(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
 	}
 }

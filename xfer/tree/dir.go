@@ -66,8 +66,9 @@ type Dir struct {
 	// a goroutine removes stale trees
 	// +checklocks:mu
 	cleans   bool
-	cleaning sync.WaitGroup // of that goroutine
-	closed   chan struct{}  // closed by Close, with mu, which ends it
+	cleaning sync.WaitGroup  // of that goroutine
+	open     context.Context // ends with Close, which ends that goroutine
+	end      context.CancelFunc
 }
 
 // OpenDir opens the directory at path. As xfer.OpenDir does, it removes what killed receivers have left there: on Linux and macOS,
@@ -84,9 +85,12 @@ func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 		return nil, errors.Join(err, files.Close())
 	}
 	opt.Limits = opt.Limits.filled()
-	d := &Dir{files: files, root: root, opt: opt, busy: map[string]struct{}{}, hosts: map[hostquota.Host]int64{}, closed: make(chan struct{})}
-	d.clean(time.Now(), ctx.Done())
-	d.cleaning.Wait()
+	now := time.Now()
+	d := &Dir{files: files, root: root, opt: opt, busy: map[string]struct{}{}, hosts: map[hostquota.Host]int64{}, cleaned: now}
+	d.open, d.end = context.WithCancel(context.WithoutCancel(ctx))
+	if !opt.KeepPartial {
+		d.removeStale(ctx, now)
+	}
 	if ctx.Err() != nil {
 		return nil, errors.Join(context.Cause(ctx), d.Close())
 	}
@@ -96,29 +100,17 @@ func OpenDir(ctx context.Context, path string, opt DirOptions) (*Dir, error) {
 // Close closes the directory. It ends the removal of incomplete trees and waits for it. Trees that are being received cannot be stored any more.
 func (d *Dir) Close() error {
 	d.mu.Lock()
-	if !d.isClosed() {
-		close(d.closed)
-	}
+	d.end()
 	d.mu.Unlock()
 	d.cleaning.Wait()
 	return errors.Join(d.files.Close(), d.root.Close())
-}
-
-// isClosed reports whether Close was called.
-func (d *Dir) isClosed() bool {
-	select {
-	case <-d.closed:
-		return true
-	default:
-		return false
-	}
 }
 
 // Open takes a tree, if the name ends in a slash, and a file otherwise. When ctx ends, the methods of a tree's File fail at their next step, and a Commit stops removing
 // entries that the sender does not have. A Commit that has begun to change the directory still gives the tree its names, because a tree that goes into an existing one would be stored in part otherwise; Discard removes everything that does not stay. If from is valid, its host
 // gets at most 9/16 of the memory for manifests (Limits) for several trees at once, and 3/4 for one; otherwise no limit of hosts holds. A name that the Dir does not take fails with CodeName, one that is there or being received with CodeExists.
 func (d *Dir) Open(ctx context.Context, from netip.AddrPort, name string, meta xfer.Meta, size int64) (xfer.File, error) {
-	d.clean(time.Now(), d.closed)
+	d.clean(time.Now())
 	base, isTree := strings.CutSuffix(name, "/")
 	if !isTree {
 		return d.files.Open(ctx, from, name, meta, size)
@@ -245,20 +237,20 @@ func (d *Dir) maxAge() time.Duration {
 // cleanEvery is the time after which a directory that is in use looks for the trees of killed receivers again.
 const cleanEvery = time.Hour
 
-// clean starts to remove the trees of killed receivers, if the last look was long ago. The removal ends when over is closed. It does not end with the transfer that has begun it,
+// clean starts to remove the trees of killed receivers, if the last look was long ago. The removal ends with Close and not with the transfer that has begun it,
 // because most transfers are shorter.
-func (d *Dir) clean(now time.Time, over <-chan struct{}) {
+func (d *Dir) clean(now time.Time) {
 	if d.opt.KeepPartial {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.cleans || d.isClosed() || now.Sub(d.cleaned) < min(cleanEvery, d.maxAge()) {
+	if d.cleans || d.open.Err() != nil || now.Sub(d.cleaned) < min(cleanEvery, d.maxAge()) {
 		return
 	}
 	d.cleaned, d.cleans = now, true
 	d.cleaning.Go(func() {
-		d.removeStale(now, over)
+		d.removeStale(d.open, now)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.cleans = false
@@ -268,19 +260,8 @@ func (d *Dir) clean(now time.Time, over <-chan struct{}) {
 // entriesAtOnce is the number of directory entries that are read at a time.
 const entriesAtOnce = 1024
 
-// errOver is the error of a removal that was ended.
-var errOver = errors.New("the directory is closed")
-
-// removeStale removes the trees of killed receivers, until over is closed. It ignores errors, because a receiver works beside one that cannot be removed.
-func (d *Dir) removeStale(now time.Time, over <-chan struct{}) {
-	step := func() error {
-		select {
-		case <-over:
-			return errOver
-		default:
-			return nil
-		}
-	}
+// removeStale removes the trees of killed receivers, until ctx ends. It ignores errors, because a receiver works beside one that cannot be removed.
+func (d *Dir) removeStale(ctx context.Context, now time.Time) {
 	f, err := d.root.Open(".")
 	if err != nil {
 		return
@@ -289,11 +270,11 @@ func (d *Dir) removeStale(now time.Time, over <-chan struct{}) {
 	for {
 		entries, err := f.ReadDir(entriesAtOnce)
 		for _, e := range entries {
-			if step() != nil {
+			if ctx.Err() != nil {
 				return
 			}
 			if isTemp(e.Name()) && e.IsDir() {
-				d.removeIfStale(e.Name(), now, step)
+				d.removeIfStale(e.Name(), now, ctx.Err)
 			}
 		}
 		if err != nil {

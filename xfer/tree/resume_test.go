@@ -174,7 +174,7 @@ func TestRemovalOfStaleEnds(t *testing.T) {
 	check(t, d.Close())
 	plant(t, stale, "a/1")
 	check(t, os.Chtimes(stale, long, long))
-	d.clean(long, d.closed) // as Open of a transfer that is late
+	d.clean(long) // as Open of a transfer that is late
 	d.cleaning.Wait()
 	if len(snapshot(t, stale, false)) != 3 {
 		t.Error("a closed directory removes")

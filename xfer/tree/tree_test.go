@@ -243,18 +243,18 @@ func TestStaleTree(t *testing.T) {
 		t.Fatalf("got %v", entries)
 	}
 	now := time.Now()
-	d.removeStale(now.Add(2*staleAfter), nil) // a process has the lock: this one
+	d.removeStale(t.Context(), now.Add(2*staleAfter)) // a process has the lock: this one
 	if len(must(os.ReadDir(to))(t)) != 1 {
 		t.Fatal("a tree that is being received was removed")
 	}
 	s := f.(*claimed).s
 	check(t, s.lock.Close()) // as the end of the process does
 	check(t, s.file.Close())
-	d.removeStale(now, nil)
+	d.removeStale(t.Context(), now)
 	if len(must(os.ReadDir(to))(t)) != 1 {
 		t.Fatal("a new tree was removed")
 	}
-	d.removeStale(now.Add(2*staleAfter), nil)
+	d.removeStale(t.Context(), now.Add(2*staleAfter))
 	wantEmpty(t, to)
 }
 

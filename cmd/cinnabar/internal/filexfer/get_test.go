@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -213,9 +212,7 @@ func TestGetExpectsName(t *testing.T) {
 //
 // parity: X02
 func TestGetResumes(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	const size, least = 64 << 20, 4 << 20 // bytes of the file, and of the blocks that are there when get is ended and do not change
 	data := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{7}).Read(data) // never fails
@@ -546,9 +543,7 @@ func TestGetDeleteNeedsList(t *testing.T) {
 //
 // parity: X02
 func TestGetLikeRsync(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	rsync, err := exec.LookPath("rsync")
 	if err != nil {
 		t.Skip("rsync is not installed (Debian's package rsync)")

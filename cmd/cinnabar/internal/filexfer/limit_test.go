@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -240,9 +239,7 @@ func TestOutlookLines(t *testing.T) {
 //
 // parity: X02
 func TestLimitedResume(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	path := randomFiles(t, 32<<20)[0]
 	for _, side := range []string{"send", "recv"} {
 		t.Run(side, func(t *testing.T) {

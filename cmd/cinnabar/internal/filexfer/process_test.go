@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -366,4 +367,12 @@ func fileSum(path string) (sum [32]byte, err error) {
 	h := sha256.New()
 	_, err = io.Copy(h, f)
 	return [32]byte(h.Sum(nil)), err
+}
+
+// needsLocks skips a test of parts where files cannot be locked, because a receiver keeps none there.
+func needsLocks(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("transfers resume where files can be locked: on Linux and macOS")
+	}
 }

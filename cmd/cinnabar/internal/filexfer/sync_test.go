@@ -144,9 +144,7 @@ func wantResumed(t *testing.T, out string, size, least, crossed int64) {
 //
 // parity: X02
 func TestSendResumes(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("transfers resume where files can be locked: on Linux and macOS")
-	}
+	needsLocks(t)
 	const size, least = 64 << 20, 8 << 20 // bytes of the file, and of the blocks that are there when the sender is killed
 	path := randomFiles(t, size)[0]
 	for name, c := range map[string]struct {
