@@ -286,6 +286,26 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
+// TestNumberTaken opens endpoints without a name while another endpoint has the files of their number, as a process of the same number in another
+// namespace of processes may have, once with the same directories and once with the same directory of sockets only. They get other numbers.
+// parity: D20
+func TestNumberTaken(t *testing.T) {
+	for name, shmDir := range map[string]string{"common directories": "", "common sockets": t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			numbers.mu.Lock()
+			taken := identity{int32(os.Getpid()), numbers.next + 1} // the number of the second endpoint from now on
+			numbers.mu.Unlock()
+			server, _ := serve(t, Config{Address: scheme + taken.uri()})
+			second, _ := serve(t, Config{ShmDir: shmDir})
+			if second.ident.id == taken.id || second.own.uri == server.own.uri {
+				t.Errorf("the second endpoint is %s beside %s", second.own, server.own)
+			}
+			client := open(t, Config{ShmDir: shmDir})
+			calls(t, client, second.own.String())
+		})
+	}
+}
+
 // TestLivingStays has an endpoint open while others live, of which one has a socket and no region, and one is not set up
 // to the end.
 // parity: H07 D19

@@ -107,9 +107,10 @@ func Open(ctx context.Context, cfg Config) (na.Endpoint, error) {
 		if err == nil {
 			return e, nil
 		}
-		if name != "" || !isForeign(err) || tries == maxNumbers { // else another user has the names of that number
+		if name != "" || !isForeign(err) && na.KindOf(err) != na.InUse || tries == maxNumbers {
 			return nil, err
 		}
+		// Another user has the names of that number, or a process of the same number in another namespace of processes has them.
 	}
 }
 
