@@ -107,6 +107,7 @@ func TestAutoSMProcesses(t *testing.T) {
 				p.CloseInput()
 			}
 			soon(t, "the end of the connection", lost)
+			_ = p.Wait() // the process of the next case may have the same number in its namespace, and so the same file names
 			_, err = add.Call(patient(t), ep, addIn{})
 			wantCode(t, err, codes.HostUnreach, "")
 			autoSM(t, nil) // which removes the files of the process
