@@ -250,15 +250,18 @@ func TestBytesByRDMA(t *testing.T) {
 	must(t, own.Close()) // after the engine
 }
 
-// checkTests fails if there is no test of one of the names: it has another one by now, or is gone.
+// checkTests fails if there is no test of one of the names: it has another one by now, or is gone. It is a test of its own, because the list of all
+// tests would otherwise hide why the caller's test has failed.
 func checkTests(t *testing.T, names []string) {
 	t.Helper()
-	list := testproc.Run(t, testproc.Command{Args: []string{"-test.list=^Test"}})
-	must(t, list.Wait())
-	there := strings.Fields(list.Stdout.String())
-	for _, n := range names {
-		if !slices.Contains(there, n) {
-			t.Errorf("%s, which is not run over another network, is no test", n)
+	t.Run("names", func(t *testing.T) {
+		list := testproc.Run(t, testproc.Command{Args: []string{"-test.list=^Test"}})
+		must(t, list.Wait())
+		there := strings.Fields(list.Stdout.String())
+		for _, n := range names {
+			if !slices.Contains(there, n) {
+				t.Errorf("%s, which is not run over another network, is no test", n)
+			}
 		}
-	}
+	})
 }
