@@ -27,6 +27,7 @@ type Conn struct {
 	id   Identity
 
 	drained  atomic.Bool // crypto/tls has no plaintext, and the memory has no ciphertext that crypto/tls can decrypt; only the reader changes it
+	between  bool        // crypto/tls has no plaintext, so it begins a record for the next; only the reader uses it
 	vec      [1][]byte   // the reader's
 	accepted int         // the writer's: plaintext bytes that are encrypted and that no call of TryWritev has reported yet
 }
@@ -100,7 +101,12 @@ func (c *Conn) fetch() error {
 func (c *Conn) decrypt(bufs [][]byte) (n int, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 {
+			most := min(len(b), recordBytes)
 			k, err := c.readRecord(b)
+			if c.between && k > 0 {
+				c.mem.given.unused--
+			}
+			c.between = k < most
 			n += k
 			b = b[k:]
 			if _, ok := errors.AsType[emptyError](err); ok {
@@ -109,6 +115,10 @@ func (c *Conn) decrypt(bufs [][]byte) (n int, err error) {
 			}
 			if err != nil {
 				return n, err
+			}
+			if c.between && c.mem.used() { // a read that finds nothing would cost an allocation
+				c.drained.Store(true)
+				return n, nil
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package tlsio
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -49,6 +50,8 @@ type memory struct {
 	heard  bool                // in the handshake: bytes have come
 	first  []byte              // in the handshake: the byte that peek has read, until it is read again
 
+	given framing // of the bytes that crypto/tls has read
+
 	in  *inbound // nil while there is nothing in it
 	r   int      // start of the unread bytes in it
 	w   int      // their end
@@ -76,6 +79,12 @@ type memory struct {
 
 // Read implements [net.Conn].
 func (m *memory) Read(p []byte) (int, error) {
+	n, err := m.read(p)
+	m.given.add(p[:n])
+	return n, err
+}
+
+func (m *memory) read(p []byte) (int, error) {
 	switch {
 	case len(m.first) > 0:
 		n := copy(p, m.first)
@@ -92,7 +101,52 @@ func (m *memory) Read(p []byte) (int, error) {
 		m.met = true
 		return 0, m.eof
 	}
+	m.given.unused = 0 // because crypto/tls reads only when it has no whole record
 	return 0, emptyError{}
+}
+
+// used reports whether crypto/tls has used all ciphertext that has come.
+func (m *memory) used() bool {
+	return m.r == m.w && m.eof == nil && m.given == framing{head: m.given.head}
+}
+
+// framing counts the records of a stream (RFC 8446, section 5.1).
+//
+//	 0      1         3        5
+//	+------+---------+--------+----------
+//	| type | version | length | fragment
+//	+------+---------+--------+----------
+type framing struct {
+	head [headBytes]byte // the first have bytes of the next record
+	have int
+	left int // bytes of the fragment that follow; have is 0 then
+
+	unused int // whole records that crypto/tls may still have; it does not show all that it uses
+}
+
+// Bytes of the header of a record, and the place of the length in it.
+const (
+	headBytes = 5
+	offLength = 3
+)
+
+// add takes the next bytes of the stream.
+func (f *framing) add(b []byte) {
+	for len(b) > 0 {
+		if f.left > 0 {
+			n := min(f.left, len(b))
+			f.left, b = f.left-n, b[n:]
+			if f.left == 0 {
+				f.unused++
+			}
+			continue
+		}
+		n := copy(f.head[f.have:], b)
+		f.have, b = f.have+n, b[n:]
+		if f.have == headBytes {
+			f.have, f.left = 0, int(binary.BigEndian.Uint16(f.head[offLength:]))
+		}
+	}
 }
 
 // readUnder waits for bytes of the handshake.

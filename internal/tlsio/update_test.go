@@ -11,9 +11,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/sockio"
 	"cinnabar/internal/tlstest"
 )
@@ -257,5 +259,88 @@ func TestMessagesAfterHandshake(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReadsAllThatHasCome sends records of data and of key updates in pieces that end anywhere, and reads them into buffers of all kinds of lengths. When a
+// read finds nothing, all data of the whole records that have come was read, because no other event wakes the reader for it.
+func TestReadsAllThatHasCome(t *testing.T) {
+	for seed := range uint64(20) {
+		f, rng := newForged(t), rand.New(rand.NewPCG(seed, 3))
+		lengths := []int{1, 100, 4096, recordBytes - 1, recordBytes}
+		var want, got []byte
+		var wire []byte
+		var ends []int // of records: in wire, and in want behind it
+		for range 60 {
+			if n := rng.IntN(10); n < 3 {
+				wire = append(wire, f.toServer.keyUpdate(n == 0)...)
+			} else {
+				data := make([]byte, lengths[rng.IntN(len(lengths))])
+				for i := range data {
+					data[i] = byte(rng.Uint32())
+				}
+				wire, want = append(wire, f.toServer.seal(recordData, data)...), append(want, data...)
+			}
+			ends = append(ends, len(wire), len(want))
+		}
+		for sent := 0; sent < len(wire); {
+			n := min(1+rng.IntN(40_000), len(wire)-sent)
+			if rng.IntN(3) == 0 { // to the end of a record
+				for ; ends[0] <= sent; ends = ends[2:] {
+				}
+				n = ends[0] - sent
+			}
+			f.there.b = append(f.there.b, wire[sent:sent+n]...)
+			sent += n
+			for {
+				bufs := [][]byte{make([]byte, lengths[rng.IntN(len(lengths))]), make([]byte, rng.IntN(50_000))}
+				n, err := f.server.TryReadv(bufs)
+				got = append(append(got, bufs[0][:min(n, len(bufs[0]))]...), bufs[1][:max(n-len(bufs[0]), 0)]...)
+				if errors.Is(err, sockio.ErrWouldBlock) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			come := 0
+			for i := 0; i < len(ends) && ends[i] <= sent; i += 2 {
+				come = ends[i+1]
+			}
+			if len(got) < come || !bytes.Equal(got, want[:len(got)]) {
+				t.Fatalf("seed %d: %d bytes were read after %d of %d bytes of records, want %d", seed, len(got), sent, len(wire), come)
+			}
+			f.back.b = nil
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("seed %d: %d bytes were read, want %d", seed, len(got), len(want))
+		}
+	}
+}
+
+// TestOneReadForRecord checks that crypto/tls reads once for a record, because each of its reads allocates.
+func TestOneReadForRecord(t *testing.T) {
+	if invariants.Race {
+		t.Skip("the race detector allocates, and sync.Pool drops at random under it")
+	}
+	client, server, there, _ := localPair(t, nil)
+	data, buf, room := [][]byte{make([]byte, 200)}, [][]byte{make([]byte, 1000)}, make([]byte, 0, 1000)
+	one := func() {
+		there.b = room
+		if n, err := client.TryWritev(data); n != 200 || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := server.TryReadv(buf); n != 200 || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := server.TryReadv(buf); n != 0 || !errors.Is(err, sockio.ErrWouldBlock) {
+			t.Fatal(n, err)
+		}
+	}
+	for range 100 {
+		one()
+	}
+	if n := testing.AllocsPerRun(1000, one); n > 1 {
+		t.Errorf("%v allocations, want at most 1", n)
 	}
 }
