@@ -105,9 +105,8 @@ func (w *work[In, Out]) Serve() {
 	case c.decode():
 		c.handle()
 	}
-	// The program holds a Call of the long form, and perhaps parts of types of its own; an interceptor may have left the handler running; and
-	// package native keeps the arguments.
-	c.done = c.h.long == nil && !c.h.held && c.s.native == nil && !c.s.svc.e.hooked() && c.s.holds.Load() == 1
+	// The program holds a Call of the long form, and perhaps parts of types of its own; and an interceptor may have left the handler running.
+	c.done = c.h.long == nil && !c.h.held && !c.s.svc.e.hooked() && c.s.holds.Load() == 1
 	normally = true
 }
 

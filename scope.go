@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/internal/audit"
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -32,31 +33,6 @@ type scope struct {
 
 	// holds counts the users of the request: the handler until it returns, and the answer until it is sent.
 	holds atomic.Int32
-}
-
-// scopes allocates scopes in blocks, because an allocation for each request costs more. A scope that a program keeps keeps its block.
-type scopes struct{ blocks sync.Pool }
-
-// scopeBlock is a block of scopes. Those from next on are unused.
-type scopeBlock struct {
-	next int
-	all  [scopesOfBlock]scope
-}
-
-// scopesOfBlock is the number of scopes in a block. A larger block needs fewer allocations, but one scope that a program keeps then keeps more memory.
-const scopesOfBlock = 32
-
-// take returns a zero scope.
-func (ss *scopes) take() *scope {
-	b, _ := ss.blocks.Get().(*scopeBlock)
-	if b == nil {
-		b = new(scopeBlock)
-	}
-	s := &b.all[b.next]
-	if b.next++; b.next < len(b.all) {
-		ss.blocks.Put(b)
-	}
-	return s
 }
 
 // pause and resume enclose a wait for the network that the handler makes with its context. They do nothing once the handler has returned.
@@ -100,7 +76,7 @@ func (s *scope) Err() error {
 }
 
 // scopeKey is the key under which a handler's context, and those made from it, have their scope.
-type scopeKey struct{}
+type scopeKey = envelope.ScopeKey
 
 // Value implements [context.Context]. It passes keys that it does not know to the context of the connection, because package context looks up
 // a parent of a type of its own there, and a context derived from such a parent needs no goroutine.

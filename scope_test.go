@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/envelope"
 	"cinnabar/internal/invariants"
 )
 
@@ -50,7 +51,7 @@ func TestKeptContext(t *testing.T) {
 	context.AfterFunc(early, func() { ended <- context.Cause(early) })
 	unused := keepOne(t, to[0], kept) // its Done is asked for when the connection has ended
 	var late []context.Context
-	for range 3 * scopesOfBlock {
+	for range 3 * envelope.ValuesOfBlock {
 		late = append(late, keepOne(t, to[1], kept))
 	}
 	for _, ctx := range []context.Context{early, unused, late[0]} {

@@ -50,21 +50,21 @@ type handlers struct {
 	e          *Engine
 	pools      *pools
 	table      hg.Registry[*service]
-	natives    envelope.Table // the requests for native RPCs
-	streams    *envelope.Streams
-	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
-	ending     chan struct{} // closed when gate is closed
+	natives    envelope.Server // serves the requests for native RPCs
+	gate       rundown.Guard   // counts the requests that have not been released; after its Close no more are served
+	ending     chan struct{}   // closed when gate is closed
 	unanswered unansweredCalls
-	scopes     scopes
+	scopes     envelope.Blocks[scope]
 }
 
 func (h *handlers) init(e *Engine) error {
 	h.e, h.ending = e, make(chan struct{})
+	h.natives.MaxTime, h.natives.Served, h.natives.Ending = e.cfg.MaxHandlerTime, h, h.ending
 	h.unanswered.init()
 	if parent := e.cfg.Parent; parent != nil {
-		h.pools, h.streams = parent.handlers.pools, parent.handlers.streams
+		h.pools, h.natives.Streams = parent.handlers.pools, parent.handlers.natives.Streams
 	} else {
-		h.pools, h.streams = newPools(&e.cfg), envelope.NewStreams(e.cfg.MaxHandlers)
+		h.pools, h.natives.Streams = newPools(&e.cfg), envelope.NewStreams(e.cfg.MaxHandlers)
 	}
 	return h.pools.join(e)
 }
@@ -109,7 +109,7 @@ func (h *handlers) close() {
 
 // join admits a request that belongs to a native call under way, while the engine is shutting down. Without such a call it returns false, so that a
 // peer that sends such requests all the time does not hold up the end of the engine.
-func (h *handlers) join() bool { return !h.natives.Empty() && h.gate.Join() }
+func (h *handlers) join() bool { return !h.natives.Calls.Empty() && h.gate.Join() }
 
 // Registrations implements [envelope.Registry].
 func (h *handlers) Registrations() (list []envelope.Registration) {

@@ -34,7 +34,7 @@ type serving struct {
 
 // begin takes over r.
 func (s *serving) begin(svc *service, r *hg.Request) {
-	s.scope = svc.e.handlers.scopes.take()
+	s.scope = svc.e.handlers.scopes.Take()
 	s.svc, s.req, s.from = svc, r, r.From()
 	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
 	s.holds.Store(2)
@@ -49,9 +49,8 @@ func (s *serving) arrive(in envelope.Arguments) {
 	_, payload, _ := wire.ParseMargoRequest(s.req.Input())
 	s.native = in
 	in.Arrive(envelope.Arrival{
-		Payload: payload, Conn: s.gone, Host: s.from.Account().Key(), Calls: &e.handlers.natives, Streams: e.handlers.streams, MaxTime: e.cfg.MaxHandlerTime,
-		Served: &e.handlers, Ending: e.handlers.ending, Breaches: s.req,
-		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req},
+		Payload: payload, Context: s.scope, Conn: s.gone, Host: s.from.Account().Key(), Breaches: s.req,
+		Limits: envelope.Limits{MaxBytes: e.cfg.MaxOverflow, Budget: s.req}, Server: &e.handlers.natives,
 	})
 }
 

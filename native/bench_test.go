@@ -15,12 +15,15 @@ func BenchmarkCall(b *testing.B) {
 	server, ep := pair(b, tcp, nil, nil)
 	must(b, plain.Handle(server, handleAdd))
 	must(b, add.Handle(server, handleAdd))
+	secured, inTLS := pair(b, tcps, nil, nil)
+	must(b, add.Handle(secured, handleAdd))
 	deadline, cancel := context.WithTimeout(b.Context(), time.Hour)
 	defer cancel()
 	for name, call := range map[string]func() (addOut, error){
 		"plain":           func() (addOut, error) { return plain.Call(b.Context(), ep, addIn{1, 2}) },
 		"native":          func() (addOut, error) { return add.Call(b.Context(), ep, addIn{1, 2}) },
 		"native-deadline": func() (addOut, error) { return add.Call(deadline, ep, addIn{1, 2}) },
+		"native-tls":      func() (addOut, error) { return add.Call(b.Context(), inTLS, addIn{1, 2}) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"reflect"
-	"sync"
 	"time"
 
 	"cinnabar"
@@ -142,40 +141,4 @@ func (c *canceller) next(to cinnabar.Target) []uint64 {
 	n := min(len(ids), maxCancels)
 	c.waiting[to] = ids[n:]
 	return ids[:n:n]
-}
-
-// cancelState is the state of the cancel of a call at the server.
-type cancelState struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	cause error // not nil: cancelled, perhaps before start
-	// +checklocks:mu
-	cancel context.CancelCauseFunc // nil before start
-}
-
-// Cancel implements [envelope.Canceller].
-func (a *cancelState) Cancel() { a.abort() }
-
-// abort cancels the call for its caller.
-func (a *cancelState) abort() { a.abortFor(errCancelled) }
-
-// abortFor cancels the call. The first cause is the one that the handler finds.
-func (a *cancelState) abortFor(cause error) {
-	a.mu.Lock()
-	if a.cause == nil {
-		a.cause = cause
-	}
-	cause, cancel := a.cause, a.cancel
-	a.mu.Unlock()
-	if cancel != nil {
-		cancel(cause)
-	}
-}
-
-// start sets the function that ends the handler's context. It returns the cause if the call is cancelled already.
-func (a *cancelState) start(cancel context.CancelCauseFunc) (cause error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.cancel = cancel
-	return a.cause
 }

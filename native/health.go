@@ -154,17 +154,16 @@ var errEnding = fmt.Errorf("%w: the server is shutting down", codes.Draining)
 
 // watch is the handler of a client that watches a service. It ends when the engine begins to shut down.
 func (h *Health) watch(ctx context.Context, s *ServerStream[string, Serving]) error {
-	in := s.core.in
-	if err := h.enter(in.Host); err != nil {
+	if err := h.enter(s.core.host); err != nil {
 		return err
 	}
-	defer h.leave(in.Host)
+	defer h.leave(s.core.host)
 	until, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() { // until watchUntil has returned
 		defer close(ended)
 		select {
-		case <-in.Ending:
+		case <-s.core.in.server.Ending:
 			cancel(errEnding)
 		case <-until.Done():
 		}

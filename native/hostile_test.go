@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"cinnabar"
 	"cinnabar/codec"
@@ -154,27 +153,24 @@ func TestRelayedResponse(t *testing.T) {
 
 // TestSameID checks that a second call with an id that its connection uses is refused, and does not disturb the first one.
 func TestSameID(t *testing.T) {
-	var table envelope.Table
+	var server envelope.Server
 	arrive := func() *incoming {
-		in := &incoming{Arrival: envelope.Arrival{Payload: golden(t, "request_plain"), Calls: &table}, received: time.Now()}
-		in.arrive()
-		return in
+		return arrived(&envelope.Arrival{Payload: golden(t, "request_plain"), Context: t.Context(), Server: &server})
 	}
 	first, second := arrive(), arrive()
-	if _, err := second.begin(t.Context()); !errors.Is(err, codes.ProtocolError) || !strings.Contains(err.Error(), "has the same id") {
+	if err := second.begin(); !errors.Is(err, codes.ProtocolError) || !strings.Contains(err.Error(), "has the same id") {
 		t.Errorf("the second call: %v", err)
 	}
 	second.end()
-	ctx, err := first.begin(t.Context())
-	if err != nil {
+	if err := first.begin(); err != nil {
 		t.Fatal(err)
 	}
-	if table.Cancel(nil, []uint64{1}); !errors.Is(context.Cause(ctx), codes.Canceled) {
+	if server.Calls.Cancel(nil, []uint64{1}); !errors.Is(context.Cause(first), codes.Canceled) {
 		t.Error("the first call cannot be cancelled")
 	}
 	first.end()
 	third := arrive()
-	if _, err := third.begin(t.Context()); err != nil {
+	if err := third.begin(); err != nil {
 		t.Errorf("the id is taken after the end of its call: %v", err)
 	}
 	third.end()

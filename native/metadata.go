@@ -116,7 +116,7 @@ func outgoingMetadata(ctx context.Context) Metadata {
 // may change the result. It is nil for any other context, and for a request without metadata.
 func MetadataFrom(ctx context.Context) Metadata {
 	if in := served(ctx); in != nil {
-		return maps.Clone(in.head.metadata)
+		return maps.Clone(in.requested())
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func HandleReflection(on cinnabar.Registrar, opts ...cinnabar.HandleOption) erro
 			return reflectPage{}, fmt.Errorf("%w: %w", codes.Again, err)
 		}
 		defer end()
-		return describePage(served(ctx).Served.Registrations(), in), nil
+		return describePage(served(ctx).server.Served.Registrations(), in), nil
 	}, opts...)
 }
 

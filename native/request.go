@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,12 +28,11 @@ func (r *request[In]) Abandon() { r.out.spec.cancels.add(r.out.to, r.out.head.id
 
 // Arrive implements [envelope.Arguments].
 func (r *request[In]) Arrive(a envelope.Arrival) {
-	r.in = &incoming{Arrival: a, received: time.Now()}
-	r.in.arrive()
+	r.in = arrived(&a)
 }
 
 // Begin implements [envelope.Arguments].
-func (r *request[In]) Begin(ctx context.Context) (context.Context, error) { return r.in.begin(ctx) }
+func (r *request[In]) Begin(context.Context) (context.Context, error) { return r.in, r.in.begin() }
 
 // End implements [envelope.Arguments].
 func (r *request[In]) End() { r.in.end() }
@@ -44,6 +42,9 @@ func (r *request[In]) call() *incoming { return r.in }
 
 // callIDs counts the calls of the process. Its ids differ for all engines, so they differ on each connection.
 var callIDs atomic.Uint64
+
+// outgoings are calls that have ended, to be used again, all zero.
+var outgoings sync.Pool // of *outgoing
 
 // outgoing is a call at its caller.
 type outgoing struct {
@@ -76,166 +77,7 @@ func (o *outgoing) depart(ctx context.Context) error {
 	return o.head.trace.check()
 }
 
-// incoming is a call at its server.
-type incoming struct {
-	envelope.Arrival
-	received time.Time
-	head     requestHead
-	err      error  // nil unless the request is refused
-	id       uint64 // in Calls; 0: the call is not in it
-	stream   *servedStream
-	life     handlerContext // the handler's context, set by begin
-
-	cancelState
-	stop context.CancelFunc // of the deadline; nil if there is none
-
-	reply struct {
-		sync.Mutex
-		// +checklocks:Mutex
-		metadata Metadata
-		// +checklocks:Mutex
-		sealed bool // the response is made
-	}
-}
-
 var errTaken = &wireError{codes.ProtocolError, "malformed native envelope: another call over this connection has the same id"}
-
-// arrive enters the call into Calls, so that a cancel can find it, and its stream into Streams. An envelope that cannot be read is refused when the
-// whole request is decoded.
-func (in *incoming) arrive() {
-	id, _, err := peekRequest(in.Payload)
-	if err != nil {
-		return
-	}
-	cancelled, ok := in.Calls.Add(in.Conn, id, in)
-	if !ok {
-		in.err = errTaken
-		return
-	}
-	in.id = id
-	if in.Payload[offFlags]&flagStream != 0 {
-		s := newServedStream(in)
-		if in.err = in.Streams.Add(in.Conn, id, in.Host, s); in.err == nil {
-			in.stream = s
-		}
-	}
-	if cancelled {
-		in.abort()
-	}
-}
-
-// Causes of the end of a handler's context.
-var (
-	errCancelled = fmt.Errorf("native: the caller has cancelled the call (%w)", codes.Canceled)
-	errTooLate   = fmt.Errorf("native: the time of the call was over before its handler could begin (%w)", codes.Timeout)
-)
-
-// begin makes the context of the handler.
-func (in *incoming) begin(ctx context.Context) (context.Context, error) {
-	if in.err != nil {
-		return nil, in.err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	if cause := in.start(cancel); cause != nil {
-		cancel(cause)
-		return nil, cause
-	}
-	if d := in.allowance(); d > 0 {
-		ctx, in.stop = context.WithDeadline(ctx, in.received.Add(d))
-		if ctx.Err() != nil {
-			return nil, errTooLate
-		}
-	}
-	in.life = handlerContext{ctx, in}
-	return &in.life, nil
-}
-
-// allowance returns the time that the handler has from the arrival of the request, 0 if there is no limit.
-func (in *incoming) allowance() time.Duration {
-	d := in.head.remaining
-	if in.MaxTime > 0 && (d == 0 || d > in.MaxTime) {
-		return in.MaxTime
-	}
-	return d
-}
-
-// end releases the context.
-func (in *incoming) end() {
-	if in.stream != nil { // before the id is free, because the next call with the id may be a stream, too
-		in.Streams.Remove(in.Conn, in.id)
-		in.stream.close()
-	}
-	if in.id != 0 {
-		in.Calls.Remove(in.Conn, in.id)
-	}
-	if in.stop != nil {
-		in.stop()
-	}
-	in.mu.Lock()
-	cancel := in.cancel
-	in.mu.Unlock()
-	if cancel != nil {
-		cancel(nil)
-	}
-}
-
-// setReply sets metadata of the response.
-func (in *incoming) setReply(key, value string) error {
-	in.reply.Lock()
-	defer in.reply.Unlock()
-	if in.reply.sealed {
-		return errAnswered
-	}
-	if in.reply.metadata == nil {
-		in.reply.metadata = Metadata{}
-	}
-	old, had := in.reply.metadata[key]
-	in.reply.metadata[key] = value
-	err := in.reply.metadata.check()
-	switch {
-	case err == nil:
-	case had:
-		in.reply.metadata[key] = old
-	default:
-		delete(in.reply.metadata, key)
-	}
-	return err
-}
-
-// sealReply returns the metadata of the response, which does not change any more.
-func (in *incoming) sealReply() Metadata {
-	in.reply.Lock()
-	defer in.reply.Unlock()
-	in.reply.sealed = true
-	return in.reply.metadata
-}
-
-// handlerContext is the context of a handler.
-type handlerContext struct {
-	context.Context
-	in *incoming
-}
-
-type servedKey struct{}
-
-// Value implements [context.Context].
-func (c *handlerContext) Value(key any) any {
-	switch key.(type) {
-	case servedKey:
-		return c.in
-	case traceKey:
-		return c.in.head.trace
-	case metadataKey:
-		return nil
-	}
-	return c.Context.Value(key)
-}
-
-// served returns the native call of the handler that ctx belongs to, nil if it belongs to none.
-func served(ctx context.Context) *incoming {
-	in, _ := ctx.Value(servedKey{}).(*incoming)
-	return in
-}
 
 // requestPlan is the encoding of request[In].
 type requestPlan[In any] struct {
@@ -302,12 +144,12 @@ func (p *requestPlan[In]) decode(b []byte, v any, keep bool) (n int, kept bool, 
 	if err != nil {
 		return 0, false, err
 	}
-	if r.in.head = head; head.stream != p.spec.stream {
+	if r.in.keep(&head, p.spec); head.stream != p.spec.stream {
 		return 0, false, p.spec.otherShape()
 	}
 	body := b[n:]
 	if head.compressed {
-		if body, err = p.spec.unpack(head.compressor, head.size, body, r.in.Limits); err != nil {
+		if body, err = p.spec.unpack(head.compressor, head.size, body, r.in.limits()); err != nil {
 			return 0, false, err
 		}
 		keep = false // because a Compressor of the program may still refer to the memory

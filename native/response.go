@@ -62,7 +62,7 @@ func (p *responsePlan[Out]) Append(b []byte, v any) ([]byte, error) {
 	}
 	head := appendResponseHead(b, &h)
 	whole, err := p.out.Append(head, &r.Out)
-	if err != nil || r.in == nil || !r.in.head.accepts || !p.spec.compresses(r.in.head.compressor) {
+	if err != nil || r.in == nil || !r.in.compresses {
 		return whole, err
 	}
 	body, err := p.spec.squeeze(whole[len(head):])

@@ -168,7 +168,16 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to cinnabar.Target, in In, opts
 		}
 		metadata = o.metadata
 	}
-	res, err := r.rpc.Call(ctx, to, request[In]{out: &outgoing{spec: &r.spec, to: to}, In: in})
+	o, _ := outgoings.Get().(*outgoing)
+	if o == nil {
+		o = new(outgoing)
+	}
+	o.spec, o.to = &r.spec, to
+	res, err := r.rpc.Call(ctx, to, request[In]{out: o, In: in})
+	if err == nil { // otherwise an interceptor may have left the call running
+		*o = outgoing{}
+		outgoings.Put(o)
+	}
 	if metadata != nil {
 		*metadata = res.metadata
 		if e, ok := errors.AsType[*Error](err); ok {

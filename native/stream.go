@@ -90,7 +90,7 @@ func (s *Stream[In, Out]) Handle(on cinnabar.Registrar, h func(context.Context, 
 	}
 	internal := errors.Join(handleCancels(on), handleFrames(on)) // first, because frames may follow the first request at once
 	err := s.open.Handle(on, func(ctx context.Context, r request[struct{}]) (response[struct{}], error) {
-		served := r.in.stream
+		served := r.in.stream()
 		err := h(ctx, &ServerStream[In, Out]{core: served, in: s.in, out: s.out})
 		served.finish(ctx)
 		if fault := served.failure(); fault != nil {

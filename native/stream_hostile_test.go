@@ -58,7 +58,7 @@ func TestHostileStreamClient(t *testing.T) {
 			}
 			return nil
 		}
-		begun <- served(ctx).stream
+		begun <- served(ctx).stream()
 		<-ctx.Done() // it does not receive
 		causes <- context.Cause(ctx)
 		return nil
@@ -221,16 +221,16 @@ func TestUnknownStream(t *testing.T) {
 // no stream, so it may open as many as before.
 // parity: A05
 func TestStreamIDAgain(t *testing.T) {
-	conn, host, calls, streams := make(chan struct{}), "host", new(envelope.Table), envelope.NewStreams(8)
+	conn, host, streams := make(chan struct{}), "host", envelope.NewStreams(8)
+	server := &envelope.Server{Streams: streams}
 	payload := appendRequestHead(nil, &requestHead{id: 7, stream: true})
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for range 20000 {
-				in := &incoming{Arrival: envelope.Arrival{Payload: payload, Conn: conn, Host: host, Calls: calls, Streams: streams}}
-				in.arrive()
-				if in.err != nil && !errors.Is(in.err, errTaken) {
-					t.Error(in.err)
+				in := arrived(&envelope.Arrival{Payload: payload, Context: t.Context(), Conn: conn, Host: host, Server: server})
+				if err := in.err(); err != nil && !errors.Is(err, errTaken) {
+					t.Error(err)
 					return
 				}
 				in.end()
@@ -367,7 +367,7 @@ func FuzzStreamScript(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3})
 	f.Add([]byte{0x80, 0x10, 0x91, 0x11, 0x20})
 	f.Fuzz(func(t *testing.T, script []byte) {
-		s := newServedStream(&incoming{})
+		s := newServedStream(&incoming{parent: t.Context()}, new(envelope.Arrival))
 		delivered := uint64(0)
 		for _, op := range script {
 			seq, flags := uint64(op&0x0f), op>>7

@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codes"
+	"cinnabar/internal/envelope"
 )
 
 // servedStream is a stream at its server, without its types. It begins with the arrival of the request that opens it, before the handler runs, and
@@ -19,8 +20,9 @@ import (
 // A put is answered when the handler has received all of its elements, and the answer gives the credit back to the client. The elements stay in the
 // memory of the requests until then, which the engine bounds.
 type servedStream struct {
-	in  *incoming
-	out outbox // its mutex is taken inside mu
+	in   *incoming
+	host any    // of the client
+	out  outbox // its mutex is taken inside mu
 
 	arrived chan struct{} // has room for one signal: a put is in the window, or the stream has failed
 
@@ -102,8 +104,8 @@ func (w *window[T]) drain() (all []T) {
 	return all
 }
 
-func newServedStream(in *incoming) *servedStream {
-	return &servedStream{in: in, out: outbox{budget: in.Budget}, arrived: make(chan struct{}, 1)}
+func newServedStream(in *incoming, a *envelope.Arrival) *servedStream {
+	return &servedStream{in: in, host: a.Host, out: outbox{budget: a.Budget}, arrived: make(chan struct{}, 1)}
 }
 
 // take takes a frame of the client. It does not block.
@@ -178,7 +180,7 @@ func (s *servedStream) blame(err error) (first bool) {
 	s.mu.Unlock()
 	s.out.fail(err)
 	s.signal()
-	s.in.abortFor(err)
+	s.in.abort(err)
 	return first
 }
 
@@ -236,7 +238,7 @@ func (s *servedStream) answer(g *get, f frame) {
 		respond(g.call.Context())
 		return
 	}
-	go respond(&s.in.life)
+	go respond(s.in)
 }
 
 // next decodes the next element from the client into v. It returns false at the end.
@@ -247,7 +249,7 @@ func (s *servedStream) next(ctx context.Context, p codec.Plan, v any) (bool, err
 		case err != nil || done:
 			return false, err
 		case w == nil:
-			if err := await(ctx, &s.in.life, s.arrived); err != nil {
+			if err := await(ctx, s.in, s.arrived); err != nil {
 				return false, cmp.Or(s.failure(), err)
 			}
 			continue
@@ -380,7 +382,7 @@ type ServerStream[In, Out any] struct {
 // less than 256 KiB, or less than 16 KiB if Config.OverflowBudget or the share of the client's host is used up. While the outbox is full because the
 // client does not receive, Send waits until there is room, ctx ends, or the handler's context ends. The program may change v when Send has returned.
 func (s *ServerStream[In, Out]) Send(ctx context.Context, v Out) error {
-	if err := addTo(ctx, &s.core.in.life, &s.core.out, s.out, &s.sent, v); err != nil {
+	if err := addTo(ctx, s.core.in, &s.core.out, s.out, &s.sent, v); err != nil {
 		return err
 	}
 	s.core.deliver()

@@ -231,6 +231,11 @@ func peekRequest(b []byte) (id uint64, remaining time.Duration, err error) {
 	return id, time.Duration(ns), nil
 }
 
+// isPlain reports whether the envelope of a request, which peekRequest has accepted, has nothing behind its fixed fields but the count of no metadata.
+func isPlain(b []byte) bool {
+	return b[offFlags] == 0 && binary.LittleEndian.Uint16(b[offLength:]) == requestFixed+1
+}
+
 // parseRequestHead reads the envelope of a request and returns its length.
 func parseRequestHead(b []byte) (h requestHead, n int, err error) {
 	if h.id, h.remaining, err = peekRequest(b); err != nil {

@@ -110,14 +110,23 @@ type Breaches interface {
 // Arrival describes a received request.
 type Arrival struct {
 	Payload []byte          // the envelope and the arguments, valid until End
+	Context context.Context // that Begin is called with
 	Conn    <-chan struct{} // closed when the connection of the request is lost; nil for a call of the process to itself
 	Host    any             // the host of the caller, a comparable value, by which streams are counted
-	Calls   *Table          // the calls that the engine serves
+
+	Breaches Breaches // counts messages of the caller that break the protocol
+	Limits
+	*Server
+}
+
+// Server is the part of an engine that all of its native calls share.
+type Server struct {
+	Calls   Table           // the calls that the engine serves
 	Streams *Streams        // the streams among them
 	MaxTime time.Duration   // Config.MaxHandlerTime; 0: none
 	Served  Registry        // the RPCs of the engine
 	Ending  <-chan struct{} // closed when the engine begins to shut down
-
-	Breaches Breaches // counts messages of the caller that break the protocol
-	Limits
 }
+
+// ScopeKey is the type of the key under which the context of a handler has the engine's description of the request.
+type ScopeKey struct{}
