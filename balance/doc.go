@@ -1,6 +1,6 @@
 // Package balance distributes the native calls of a client over several servers.
 //
-// A [Resolver] lists the servers: [Static], [DNS], [SRV], a type of the modules cinnabar/balance/etcd and cinnabar/balance/kubernetes, or one of the program. A [Client] watches the health of each of them
+// A [Resolver] lists the servers: [Static], [DNS], [SRV], [GroupFile], a type of the modules cinnabar/balance/etcd and cinnabar/balance/kubernetes, or one of the program. A [Client] watches the health of each of them
 // ([cinnabar/native.Health]) and sends a call to one that is serving, by a [Policy]:
 //
 //	c, err := balance.New(engine, &balance.Config{

@@ -179,7 +179,7 @@ func TestLostServer(t *testing.T) {
 }
 
 // TestDNS resolves addresses and services.
-// parity: A06
+// parity: A06 N13
 func TestDNS(t *testing.T) {
 	s := dnstest.Start(t)
 	ctx := patient(t)
