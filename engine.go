@@ -232,6 +232,7 @@ func (e *Engine) Config() *Config {
 	c.quota, c.trail, c.clock, c.waits, c.gate = nil, nil, nil, nil, nil
 	c.Listener = nil // it is used up
 	if c.Parent == nil {
+		c.HandlerWarning = e.handlers.pools.warning()
 		c.Pools = nil
 		for _, p := range e.handlers.pools.all() {
 			c.Pools = append(c.Pools, p.Config())

@@ -122,11 +122,10 @@ func (ps *pools) join(e *Engine) error {
 // leave undoes join. It ends the watch of slow handlers with the last engine.
 func (ps *pools) leave(e *Engine) {
 	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	ps.users = slices.DeleteFunc(ps.users, func(u *Engine) bool { return u == e })
-	last := len(ps.users) == 0
-	ps.mu.Unlock()
-	if last {
-		ps.warn(0)
+	if len(ps.users) == 0 {
+		ps.watchLocked(0)
 	}
 }
 
@@ -135,10 +134,23 @@ func (ps *pools) warn(after time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.warnAfter = after
+	ps.watchLocked(after)
+}
+
+// watchLocked makes the watch of each pool report handlers of this age; 0 ends the watches.
+// +checklocks:ps.mu
+func (ps *pools) watchLocked(after time.Duration) {
 	ps.other.Watch(after, warnSlow)
 	for _, p := range ps.named {
 		p.pool.Watch(after, warnSlow)
 	}
+}
+
+// warning returns the time that warn has set last.
+func (ps *pools) warning() time.Duration {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.warnAfter
 }
 
 // add makes another pool; nil if the name is taken.
