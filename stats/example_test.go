@@ -2,6 +2,8 @@ package stats_test
 
 import (
 	"context"
+	"encoding/json"
+	"expvar"
 	"fmt"
 	"log"
 	"sync/atomic"
@@ -58,4 +60,28 @@ func Example() {
 	// Output:
 	// monitor: 3 calls succeeded, 0 failed
 	// counters: true 0
+}
+
+// engines has the counters of the engines of this program, each under a name of the program's choice.
+var engines = expvar.NewMap("cinnabar")
+
+// A program publishes the counters of its engines by expvar. The page debug/vars of net/http shows them as JSON.
+// parity: Y07
+func ExampleSnapshot_expvar() {
+	engine, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer engine.Close()
+	engines.Set("server", expvar.Func(func() any { return engine.Stats() }))
+
+	if _, err := engine.Alloc(cinnabar.ReadOnly, 4096); err != nil { // the engine frees it when it closes
+		log.Fatal(err)
+	}
+	var page map[string]stats.Snapshot
+	if err := json.Unmarshal([]byte(expvar.Get("cinnabar").String()), &page); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("exposures of memory:", page["server"].Bulks)
+	// Output: exposures of memory: 1
 }
