@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -221,6 +222,51 @@ func TestTexts(t *testing.T) {
 	for v, want := range map[float64]string{0.5: "0.5", 0.0002: "0.0002", 1e-9: "1e-09", 20: "20", 123: "123", 5000: "5,000", 1e6: "1,000,000", 1e15: "1e+15", 0.30000000000000004: "0.3"} {
 		if got := numberText(v); got != want {
 			t.Errorf("%g: %s, want %s", v, got, want)
+		}
+	}
+}
+
+// TestRecorded draws the charts of the recorded results as they stand in the repository.
+// parity: P07
+func TestRecorded(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	results := filepath.Join("bench", "results")
+	want := map[string]string{} // by name
+	sources := map[string]bool{}
+	files, err := filepath.Glob(filepath.Join(results, "charts", "*.svg"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d charts, %v", len(files), err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := regexp.MustCompile(`bench/results/[^,]*\.json`).FindString(string(text))
+		if source == "" {
+			t.Fatalf("%s does not name its source", name)
+		}
+		want[filepath.Base(name)], sources[source] = string(text), true
+	}
+	got, dir := map[string]string{}, t.TempDir()
+	for source := range sources {
+		if err := run([]string{"-out", dir, source}, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range want {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = string(text)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	for chart, path := range map[string]string{"bandwidth-read-tcp.svg": "Mercury (C)", "latency-tcp.svg": "gRPC-Go", "bandwidth-write-tcp.svg": "plain TCP"} {
+		if !strings.Contains(want[chart], path) {
+			t.Errorf("%s has no line of %s", chart, path)
 		}
 	}
 }
