@@ -45,7 +45,7 @@ func serveHold(t *testing.T, e *cinnabar.Engine, opts ...cinnabar.HandleOption) 
 }
 
 // TestNativeDeadline checks to the nanosecond that the handler has the time that is left until the caller's deadline, or the server's limit if that is less.
-// parity: A04
+// parity: A04 Y01
 func TestNativeDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -101,7 +101,7 @@ var notOverVerbs = []string{
 
 // TestOverVerbs runs the other tests of this package once more, with ofi+verbs as the network. Each engine has an RDMA device in
 // software of its own.
-// parity: N02
+// parity: N02 D43
 func TestOverVerbs(t *testing.T) {
 	if os.Getenv(networkEnv) != "" {
 		t.Skipf("%s names the network of all tests", networkEnv)
@@ -209,6 +209,7 @@ func TestVerbsSettings(t *testing.T) {
 
 // TestBytesByRDMA checks the counters BytesRDMA and BytesBounced. Bytes of memory of Alloc and of large slices are not copied. Those of small
 // slices may be, because copying may take less time than registering.
+// parity: N03
 func TestBytesByRDMA(t *testing.T) {
 	const size = 1 << 20
 	dev, err := auto.Software(nil)

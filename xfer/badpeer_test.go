@@ -133,7 +133,7 @@ func TestSenderRefuses(t *testing.T) {
 
 // A client that does something wrong, at each step and in each form, is ended
 // with words where it understands them, and the server serves the next.
-// parity: B41 B43
+// parity: B41 B43 Y09
 func TestBadClients(t *testing.T) {
 	ctx := testContext(t)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxChunk: 8 << 10}, DirOptions{})

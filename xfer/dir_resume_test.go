@@ -48,7 +48,7 @@ func chosenOf(data []byte, wishes Wishes) Source {
 
 // A file of which the transfer was cut goes on where it stopped. What differs crosses again, and the result is whole in any case.
 //
-// parity: X02
+// parity: X02 Y09
 func TestResumeFile(t *testing.T) {
 	needsLocks(t)
 	ctx := testContext(t)

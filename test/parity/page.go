@@ -15,7 +15,7 @@ const pageHead = `# Features and their proofs
 All features of the project's inventory, row by row, with the state of each and the tests that show it. The ids follow the
 systems that cinnabar is compared with: V for the verbs and connection manager of rdma-core, S for the textbook ideas of RDMA
 programming, B for the paper on file transfer, H for Mercury, G for Margo, T for Thallium, Y for features that none of them
-has, D for reports of their users; N, A, P, X and Q are rows of later work. A row is a capability, not a C signature; where
+has, D for reports of their users; N, A, P, X and Q are the rows of a second round. A row is a capability, not a C signature; where
 Go's types make it moot, the Go form is the proof.
 
 Levels: MUST is in the texts that the project began with; CORE is expected on the first day; FULL is parity; BEYOND is

@@ -150,7 +150,7 @@ func victim(args []string) error {
 
 // Random trees cross although one side or the other is killed again and again: each further transfer goes on, and the result is that of rsync.
 //
-// parity: X02
+// parity: X02 Y09
 func TestKilledTransfers(t *testing.T) {
 	needsLocks(t)
 	killed := 0

@@ -28,7 +28,7 @@ var all = DirOptions{DirOptions: xfer.DirOptions{AllowDotFiles: true, AllowExec:
 
 // Random trees arrive as they were sent, in pieces of any size.
 //
-// parity: X01
+// parity: X01 Y09
 func TestRandomTrees(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 1))

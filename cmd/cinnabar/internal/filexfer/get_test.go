@@ -210,7 +210,7 @@ func TestGetExpectsName(t *testing.T) {
 // If a get is killed, or interrupted by ^C, the same get goes on where it stopped: the received bytes do not cross again. If the server's file has changed meanwhile, get stores
 // the new contents.
 //
-// parity: X02
+// parity: X02 D47
 func TestGetResumes(t *testing.T) {
 	needsLocks(t)
 	const size, least = 64 << 20, 4 << 20 // bytes of the file, and of the blocks that are there when get is ended and do not change

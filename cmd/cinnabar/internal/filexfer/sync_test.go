@@ -142,7 +142,7 @@ func wantResumed(t *testing.T, out string, size, least, crossed int64) {
 
 // A file whose sender is killed goes on where it stopped when it is sent again: the bytes before that do not cross again, with any number of lanes.
 //
-// parity: X02
+// parity: X02 D47
 func TestSendResumes(t *testing.T) {
 	needsLocks(t)
 	const size, least = 64 << 20, 8 << 20 // bytes of the file, and of the blocks that are there when the sender is killed

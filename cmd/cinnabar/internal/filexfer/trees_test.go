@@ -35,7 +35,7 @@ func makeTree(t *testing.T) string {
 
 // Directories cross with their contents, without those that a pattern excludes, and are refused as a whole.
 //
-// parity: X01
+// parity: X01 D47
 func TestSendRecursive(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows lets few users make symbolic links")
