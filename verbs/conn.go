@@ -17,11 +17,25 @@ type ConnParam struct {
 	RetryCount         int           // 0: device's default, negative: none, at most 7
 	RNRRetry           int           // 0: 7, which waits for ever; negative: none; 1..6
 	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
+
+	// Source is the address, and the port, that [Dial] connects from (the src_addr of rdma_resolve_addr); port 0 picks a free one, and the
+	// zero value leaves the choice of both to the system's routes. Accept refuses a Source, because the peer has chosen it.
+	Source netip.AddrPort
+	// ReuseSource lets several connections, to different peers, have the port of Source (RDMA_OPTION_ID_REUSEADDR). Each of them must set it.
+	ReuseSource bool
+	// TypeOfService is the octet of the type of service in the IPv4 headers, or of the traffic class in the IPv6 headers, of the packets
+	// of the connection (RDMA_OPTION_ID_TOS): the DSCP in the upper six bits. 0 is the system's default. Over TCP the system itself sets the lower two
+	// bits, which are those of congestion notification. Devices without [CapTypeOfService] refuse other values than 0. On InfiniBand and RoCE the side
+	// that dials chooses it for both directions, so Accept refuses it there; on the software device each side chooses for the packets that it sends.
+	TypeOfService uint8
+	// AckTimeout is for how long the queue pair waits for an acknowledgement before it sends again: 4.096 µs times two to the power of
+	// AckTimeout (RDMA_OPTION_ID_ACK_TIMEOUT), at most 31. 0 is the device's default. Devices without [CapAckTimeout] refuse other values.
+	AckTimeout uint8
 }
 
 // Check refuses parameters over the limits of a device with these attributes. The error matches [ErrInvalid] and names
-// op, the parameter and the limit. [Dial] and [ConnRequest.Accept] check their parameters themselves; a program calls
-// Check to learn the error before it connects.
+// op, the parameter and the limit; for a parameter that the device does not have it matches [errors.ErrUnsupported] and names both. [Dial] checks its
+// parameters itself; a program calls Check to learn the error before it connects.
 func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	if len(p.PrivateData) > attr.MaxPrivateData {
 		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
@@ -31,6 +45,18 @@ func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	}
 	if p.RNRRetry > MaxRNRRetry {
 		return Errorf(op, ErrInvalid, "RNRRetry is %d, the most is %d", p.RNRRetry, MaxRNRRetry)
+	}
+	if p.AckTimeout > maxAckTimeout {
+		return Errorf(op, ErrInvalid, "AckTimeout is %d, the most is %d", p.AckTimeout, maxAckTimeout)
+	}
+	if p.TypeOfService != 0 && !attr.Caps.Has(CapTypeOfService) {
+		return Unsupported(op, "ConnParam.TypeOfService: device %s does not set the type of service of a connection", attr.Name)
+	}
+	if p.AckTimeout != 0 && !attr.Caps.Has(CapAckTimeout) {
+		return Unsupported(op, "ConnParam.AckTimeout: device %s does not set the acknowledge timeout of a connection", attr.Name)
+	}
+	if p.ReuseSource && p.Source.Port() == 0 {
+		return Errorf(op, ErrInvalid, "ReuseSource is set without a port in Source, which it is about")
 	}
 	// A limit of 0 means that the device states none.
 	if limit := attr.MaxQPRDAtom; limit > 0 && p.ResponderResources > limit {
@@ -42,8 +68,19 @@ func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	return nil
 }
 
+// CheckAccept is Check for the side that accepts, whose parameters have no Source.
+func (p *ConnParam) CheckAccept(op string, attr *DeviceAttr) error {
+	if p.Source.IsValid() || p.ReuseSource {
+		return Errorf(op, ErrInvalid, "ConnParam has a Source, which the peer has chosen by its dial")
+	}
+	return p.Check(op, attr)
+}
+
 // maxRetryCount is the most that the 3 bits of a retry count hold.
 const maxRetryCount = 7
+
+// maxAckTimeout is the largest exponent that the 5 bits of an acknowledge timeout hold.
+const maxAckTimeout = 31
 
 // MaxRNRRetry is the RNR retry count that means for ever.
 const MaxRNRRetry = 7
@@ -57,7 +94,7 @@ func Dial(ctx context.Context, qp *QP, addr netip.AddrPort, p ConnParam) (*Conn,
 	if err := checkQP(op, qp); err != nil {
 		return nil, err
 	}
-	if err := checkParam(op, qp.pd.dev, &p); err != nil {
+	if err := checkParam(op, qp.pd.dev, p.Check); err != nil {
 		return nil, err
 	}
 	c, err := qp.pd.dev.drv.Dial(ctx, qp.drv, addr, p)
@@ -75,13 +112,13 @@ func checkQP(op string, qp *QP) error {
 	return nil
 }
 
-// checkParam refuses a request that the device cannot fulfil, with an error that names the limit.
-func checkParam(op string, dev *Device, p *ConnParam) error {
+// checkParam refuses parameters by check, which is [ConnParam.Check] or [ConnParam.CheckAccept].
+func checkParam(op string, dev *Device, check func(op string, attr *DeviceAttr) error) error {
 	attr, err := dev.limits()
 	if err != nil {
 		return err
 	}
-	return p.Check(op, attr)
+	return check(op, attr)
 }
 
 // Conn is an established connection of a queue pair. All methods are safe for

@@ -35,10 +35,14 @@ const (
 	CapRawState
 	// CapMultiSGERead: OpRead may scatter over several entries.
 	CapMultiSGERead
+	// CapTypeOfService: the packets of a connection have ConnParam.TypeOfService.
+	CapTypeOfService
+	// CapAckTimeout: a queue pair takes ConnParam.AckTimeout.
+	CapAckTimeout
 )
 
 var capNames = []string{"write-imm", "send-imm", "send-invalidate", "atomics", "srq", "rnr-wait",
-	"exact-status", "active-first", "passive-send", "raw-state", "multi-sge-read"}
+	"exact-status", "active-first", "passive-send", "raw-state", "multi-sge-read", "type-of-service", "ack-timeout"}
 
 // Has reports whether all bits of want are there.
 func (c Caps) Has(want Caps) bool { return c&want == want }

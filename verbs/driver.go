@@ -42,8 +42,8 @@ type DeviceDriver interface {
 	NextEvent(ctx context.Context) (DeviceEvent, error)
 
 	// Listen takes connection requests at addr; port 0 picks a free one (rdma_bind_addr,
-	// rdma_listen). Backlog bounds the requests that wait for Accept; 0 is the device's default.
-	Listen(addr netip.AddrPort, backlog int) (ListenerDriver, error)
+	// rdma_listen). Cfg has been checked; its Backlog bounds the requests that wait for Accept.
+	Listen(addr netip.AddrPort, cfg ListenConfig) (ListenerDriver, error)
 	// Dial connects qp and moves it to RTS (rdma_connect). It fails with *RejectedError when
 	// the peer refuses, and with the context's error when ctx ends first.
 	Dial(ctx context.Context, qp QPDriver, addr netip.AddrPort, p ConnParam) (ConnDriver, error)

@@ -93,7 +93,7 @@ func TestIWARPConnectionEvents(t *testing.T) {
 			defer func() { check(t, errors.Join(client.Close(), server.Close())) }()
 			lid, err := server.NewID(dev)
 			check(t, err)
-			check(t, lid.Listen(netip.MustParseAddrPort("[::]:0"), 4))
+			check(t, lid.Listen(netip.MustParseAddrPort("[::]:0"), verbs.ListenConfig{Backlog: 4}))
 			cid, err := client.NewID(dev)
 			check(t, err)
 			addr := netip.AddrPortFrom(netip.MustParseAddr(host), lid.LocalAddr().Port())

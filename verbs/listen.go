@@ -16,7 +16,8 @@ func Listen(dev *Device, addr netip.AddrPort) (*Listener, error) {
 
 // ListenConfig are the options of a listener.
 type ListenConfig struct {
-	Backlog int // requests that may wait for Accept; 0: the device's default
+	Backlog  int  // requests that may wait for Accept; 0: the device's default
+	OnlyIPv6 bool // an unspecified IPv6 address does not take IPv4 too (RDMA_OPTION_ID_AFONLY)
 }
 
 // Listen takes connection requests at addr.
@@ -25,10 +26,13 @@ func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, err
 	if cfg.Backlog < 0 {
 		return nil, Errorf(op, ErrInvalid, "Backlog is %d, the least is 0", cfg.Backlog)
 	}
+	if cfg.OnlyIPv6 && !addr.Addr().Is6() {
+		return nil, Errorf(op, ErrInvalid, "OnlyIPv6 is set for %v, which is no IPv6 address", addr)
+	}
 	if err := dev.addDependent(childListener, op, "device"); err != nil {
 		return nil, err
 	}
-	l, err := dev.drv.Listen(addr, cfg.Backlog)
+	l, err := dev.drv.Listen(addr, cfg)
 	if err != nil {
 		dev.removeDependent(childListener)
 		return nil, err
@@ -106,7 +110,7 @@ func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, e
 	if qp.pd.dev != r.dev {
 		return nil, Errorf(op, ErrInvalid, "the queue pair belongs to another device than the request")
 	}
-	if err := checkParam(op, r.dev, &p); err != nil {
+	if err := checkParam(op, r.dev, p.CheckAccept); err != nil {
 		return nil, err
 	}
 	if err := r.answer(op); err != nil {
@@ -123,7 +127,7 @@ func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, e
 // it in a [*RejectedError].
 func (r *ConnRequest) Reject(privateData []byte) error {
 	const op = "reject connection"
-	if err := checkParam(op, r.dev, &ConnParam{PrivateData: privateData}); err != nil {
+	if err := checkParam(op, r.dev, (&ConnParam{PrivateData: privateData}).CheckAccept); err != nil {
 		return err
 	}
 	if err := r.answer(op); err != nil {

@@ -32,8 +32,8 @@ type crowdRequest struct {
 	host byte
 }
 
-func (d crowd) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.DeviceDriver.Listen(addr, backlog)
+func (d crowd) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, cfg)
 	return crowdListener{l}, err
 }
 

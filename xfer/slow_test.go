@@ -32,8 +32,8 @@ func (d *slowDevice) Dial(ctx context.Context, qp verbs.QPDriver, addr netip.Add
 	return d.DeviceDriver.Dial(ctx, qp.(*slowQP).QPDriver, addr, p)
 }
 
-func (d *slowDevice) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.DeviceDriver.Listen(addr, backlog)
+func (d *slowDevice) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, cfg)
 	return &slowListener{l}, err
 }
 

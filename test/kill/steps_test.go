@@ -87,8 +87,8 @@ func (d *device) AllocPD() (verbs.PDDriver, error) {
 	return &pd{p, d.s}, err
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.DeviceDriver.Listen(addr, backlog)
+func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, cfg)
 	return &listener{l, d.s}, err
 }
 

@@ -60,8 +60,8 @@ func (d *device) AllocPD() (verbs.PDDriver, error) {
 	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]verbs.MRInit)}, nil
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.inner.Listen(addr, backlog)
+func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.inner.Listen(addr, cfg)
 	if err != nil {
 		return nil, err
 	}

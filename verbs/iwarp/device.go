@@ -18,6 +18,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/progress"
+	"cinnabar/internal/sockio"
 	"cinnabar/internal/tokenproof"
 	"cinnabar/verbs"
 	"cinnabar/verbs/internal/eventqueue"
@@ -50,6 +51,9 @@ func (c Config) caps() verbs.Caps {
 	}
 	if c.ConfirmWrites {
 		caps |= verbs.CapExactStatus
+	}
+	if sockio.HasTypeOfService {
+		caps |= verbs.CapTypeOfService
 	}
 	return caps
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/sockio"
 	"cinnabar/verbs"
 )
 
@@ -35,7 +37,10 @@ func (d *device) Dial(ctx context.Context, dqp verbs.QPDriver, addr netip.AddrPo
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	var dialer net.Dialer
+	dialer := net.Dialer{Control: options(p)}
+	if p.Source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(p.Source)
+	}
 	nc, err := dialer.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, netError(op, addr, err)
@@ -103,4 +108,31 @@ func (d *device) terminateReply(s *stream, err error, crc bool) {
 	done := bound(context.Background(), s, d.cfg.HandshakeTimeout)
 	_, werr := s.Write(appendTerminate(nil, &t, 1, crc))
 	_ = done(werr) // the caller returns err, which is the cause
+}
+
+// options returns the function that sets the options of a new socket that p asks for.
+func options(p verbs.ConnParam) func(network, address string, c syscall.RawConn) error {
+	return func(network, _ string, c syscall.RawConn) error {
+		if p.ReuseSource {
+			if err := sockio.SetReuseAddr(c); err != nil {
+				return err
+			}
+		}
+		if p.TypeOfService == 0 {
+			return nil
+		}
+		return sockio.SetTypeOfService(c, network == "tcp6", p.TypeOfService)
+	}
+}
+
+// setTypeOfService sets the type of service of an accepted connection, whose peer is at remote. 0 changes nothing.
+func setTypeOfService(tc *net.TCPConn, remote netip.Addr, octet uint8) error {
+	if octet == 0 {
+		return nil
+	}
+	c, err := tc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return sockio.SetTypeOfService(c, remote.Is6(), octet)
 }

@@ -34,8 +34,9 @@ type listener struct {
 }
 
 // Listen implements verbs.DeviceDriver.
-func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
 	const op = "listen"
+	backlog := cfg.Backlog
 	if d.isClosed() {
 		return nil, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 	}
@@ -51,7 +52,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	if d.cfg.TLS != nil && !tlsio.CanServe(d.cfg.TLS) {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "Config.TLS has no certificate, which a device that listens needs")
 	}
-	tcp, err := d.listenTCP(addr)
+	tcp, err := d.listenTCP(addr, cfg.OnlyIPv6)
 	if err != nil {
 		return nil, netError(op, addr, err)
 	}
@@ -71,11 +72,15 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 }
 
 // listenTCP returns Config.Listener if that is at addr and not in use, and a new listener otherwise.
-func (d *device) listenTCP(addr netip.AddrPort) (*net.TCPListener, error) {
+func (d *device) listenTCP(addr netip.AddrPort, onlyIPv6 bool) (*net.TCPListener, error) {
 	if l := d.cfg.Listener; l != nil && unmapWildcard(tcpAddr(l.Addr())) == unmapWildcard(addr) && d.given.CompareAndSwap(false, true) {
 		return l, nil
 	}
-	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	network := "tcp"
+	if onlyIPv6 {
+		network = "tcp6"
+	}
+	return net.ListenTCP(network, net.TCPAddrFromAddrPort(addr))
 }
 
 func (l *listener) closeTurns() (err error) {
@@ -461,6 +466,9 @@ func (r *connRequest) accept(ctx context.Context, q *qp, local mpa.Local, p verb
 			r.refuse(rejection)
 		}
 		return nil, err
+	}
+	if err := setTypeOfService(r.tc.tcp, r.remote.Addr(), p.TypeOfService); err != nil {
+		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	limit := p.Timeout
 	if limit <= 0 {

@@ -69,8 +69,14 @@ func newPair(t testing.TB, a, b iwarp.Config) (active, passive *side) {
 
 func connect(t testing.TB, active, passive *side, ap, pp verbs.ConnParam) {
 	t.Helper()
+	connectAt(t, "127.0.0.1:0", active, passive, ap, pp)
+}
+
+// connectAt is connect over a listener at an address.
+func connectAt(t testing.TB, addr string, active, passive *side, ap, pp verbs.ConnParam) {
+	t.Helper()
 	ctx := testContext(t)
-	l, err := verbs.Listen(passive.dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	l, err := verbs.Listen(passive.dev, netip.MustParseAddrPort(addr))
 	if err != nil {
 		t.Fatal(err)
 	}

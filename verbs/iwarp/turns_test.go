@@ -106,7 +106,7 @@ func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := dev.Driver().(*device)
-	dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+	dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), verbs.ListenConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestGivenUpRequestsLeaveTheTurns(t *testing.T) {
 			}
 			d := dev.Driver().(*device)
 			d.handshakes.leastStay = 0
-			dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+			dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), verbs.ListenConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}

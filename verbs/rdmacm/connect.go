@@ -115,7 +115,7 @@ func (id *ID) checkRoute() error {
 // EventEstablished, EventDisconnected follows when the connection is over.
 func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "connect"
-	if err := id.checkConnect(op, qp, &p); err != nil {
+	if err := id.checkConnect(op, qp, p.Check); err != nil {
 		return err
 	}
 	id.mu.Lock()
@@ -136,8 +136,8 @@ func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	return nil
 }
 
-// checkConnect refuses parameters with which Dial would fail, before Connect begins.
-func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
+// checkConnect refuses, by check, parameters with which Dial or Accept would fail, before Connect or Accept begins.
+func (id *ID) checkConnect(op string, qp *verbs.QP, check func(op string, attr *verbs.DeviceAttr) error) error {
 	if qp == nil {
 		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
 	}
@@ -148,7 +148,7 @@ func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return p.Check(op, &attr)
+	return check(op, &attr)
 }
 
 // dialFailure sorts the failures of Dial in the manner of the kernel's rdma_cm
@@ -187,20 +187,21 @@ func (id *ID) watch(ctx context.Context, c *verbs.Conn) {
 }
 
 // Listen takes connection requests at addr (rdma_bind_addr and rdma_listen).
-// Each comes as an EventConnectRequest with an identifier of its own. Backlog bounds
+// Each comes as an EventConnectRequest with an identifier of its own. Backlog of cfg bounds
 // the requests that no Get has taken; 0 is 128.
-func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
+func (id *ID) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) error {
 	const op = "listen"
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if err := id.enterLocked(op, idIdle, idListening); err != nil {
 		return err
 	}
-	l, err := verbs.ListenConfig{Backlog: backlog}.Listen(id.dev, addr)
+	l, err := cfg.Listen(id.dev, addr)
 	if err != nil {
 		id.state = idIdle
 		return err
 	}
+	backlog := cfg.Backlog
 	if backlog == 0 {
 		backlog = defaultBacklog
 	}
@@ -259,7 +260,7 @@ func (id *ID) request(r *verbs.ConnRequest, slots chan struct{}) {
 // EventEstablished, EventDisconnected follows when the connection is over.
 func (id *ID) Accept(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "accept connection"
-	if err := id.checkConnect(op, qp, &p); err != nil {
+	if err := id.checkConnect(op, qp, p.CheckAccept); err != nil {
 		return err
 	}
 	id.mu.Lock()

@@ -20,6 +20,9 @@
 //	rdma_connect, rdma_disconnect                           ID.Connect, ID.Disconnect
 //	rdma_bind_addr and rdma_listen                          ID.Listen
 //	rdma_accept, rdma_reject                                ID.Accept, ID.Reject
+//	rdma_set_option: RDMA_OPTION_ID_TOS, _ACK_TIMEOUT       ConnParam.TypeOfService, ConnParam.AckTimeout
+//	rdma_set_option: RDMA_OPTION_ID_REUSEADDR, _AFONLY      ConnParam.ReuseSource, ListenConfig.OnlyIPv6
+//	src_addr of rdma_resolve_addr                           ConnParam.Source
 //	rdma_migrate_id                                         ID.Migrate
 //	rdma_get_local_addr, rdma_get_peer_addr                 ID.LocalAddr, ID.RemoteAddr
 //	rdma_create_ep, rdma_destroy_ep                         NewEndpoint, ListenEndpoints, Endpoint.Close

@@ -42,7 +42,7 @@ func newChannel(t *testing.T) *EventChannel {
 func listening(t *testing.T, ch *EventChannel, dev *verbs.Device, backlog int) *ID {
 	t.Helper()
 	id := rig.Must(ch.NewID(dev))(t)
-	if err := id.Listen(rig.Loopback, backlog); err != nil {
+	if err := id.Listen(rig.Loopback, verbs.ListenConfig{Backlog: backlog}); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -273,8 +273,11 @@ func TestCMStates(t *testing.T) {
 	}
 	rig.WantErr(t, id.Connect(nil, verbs.ConnParam{}), verbs.ErrInvalid, "queue pair is nil")
 	rig.WantErr(t, id.Accept(rig.NewSide(t, rig.MemDevice(t)).QP, verbs.ConnParam{}), verbs.ErrInvalid, "another device")
-	rig.WantErr(t, id.Listen(rig.Loopback, -1), verbs.ErrInvalid, "Backlog")
-	if err := id.Listen(rig.Loopback, 1); err != nil { // the failed attempt has left it idle
+	rig.WantErr(t, id.Connect(a.QP, verbs.ConnParam{TypeOfService: 8}), errors.ErrUnsupported, "TypeOfService", "mem0")
+	rig.WantErr(t, id.Accept(a.QP, verbs.ConnParam{Source: rig.Loopback}), verbs.ErrInvalid, "Source")
+	rig.WantErr(t, id.Listen(rig.Loopback, verbs.ListenConfig{Backlog: -1}), verbs.ErrInvalid, "Backlog")
+	rig.WantErr(t, id.Listen(rig.Loopback, verbs.ListenConfig{OnlyIPv6: true}), verbs.ErrInvalid, "OnlyIPv6", "127.0.0.1")
+	if err := id.Listen(rig.Loopback, verbs.ListenConfig{Backlog: 1}); err != nil { // the failed attempt has left it idle
 		t.Error(err)
 	}
 	if err := id.Close(); err != nil {

@@ -44,7 +44,7 @@ func TestClosedObjects(t *testing.T) {
 		"poll":         func() error { _, err := c.Poll(make([]verbs.WC, 1)); return err },
 		"arm":          func() error { return c.Arm(false) },
 		"resize":       func() error { return c.Resize(2) },
-		"listen":       func() error { _, err := d.Listen(netip.AddrPort{}, 0); return err },
+		"listen":       func() error { _, err := d.Listen(netip.AddrPort{}, verbs.ListenConfig{}); return err },
 		"connect": func() error {
 			_, err := d.Dial(context.Background(), q, netip.AddrPort{}, verbs.ConnParam{})
 			return err

@@ -73,8 +73,19 @@ func cmAdopt(id handle, ctx uint64) { C.cn_cm_adopt(C.uint64_t(id), C.uint64_t(c
 
 func cmDestroy(id handle) error { return result(C.cn_cm_destroy(C.uint64_t(id))) }
 
-// cmOnlyIPv6 keeps an identifier that is to be bound to :: from taking IPv4 too.
-func cmOnlyIPv6(id handle) error { return result(C.cn_cm_ipv6_only(C.uint64_t(id))) }
+// cmOption is an option of an identifier (RDMA_OPTION_ID_* of rdma_cma.h).
+type cmOption int
+
+const (
+	cmTypeOfService cmOption = iota // RDMA_OPTION_ID_TOS
+	cmReuseAddr                     // RDMA_OPTION_ID_REUSEADDR
+	cmOnlyIPv6                      // RDMA_OPTION_ID_AFONLY: an identifier that is to be bound to :: does not take IPv4 too
+	cmAckTimeout                    // RDMA_OPTION_ID_ACK_TIMEOUT
+)
+
+func cmSetOption(id handle, o cmOption, value int) error {
+	return result(C.cn_cm_option(C.uint64_t(id), C.int(o), C.int(value)))
+}
 
 func cmBind(id handle, addr netip.AddrPort) error {
 	a := toAddr(addr)
@@ -85,9 +96,14 @@ func cmListen(id handle, backlog int) error {
 	return result(C.cn_cm_listen(C.uint64_t(id), C.int(backlog)))
 }
 
-func cmResolveAddr(id handle, to netip.AddrPort, ms int) error {
+// cmResolveAddr looks for a way to the address to. From is the source address, or invalid: the routes choose it.
+func cmResolveAddr(id handle, from, to netip.AddrPort, ms int) error {
 	a := toAddr(to)
-	return result(C.cn_cm_resolve_addr(C.uint64_t(id), &a, C.int(ms)))
+	if !from.IsValid() {
+		return result(C.cn_cm_resolve_addr(C.uint64_t(id), nil, &a, C.int(ms)))
+	}
+	s := toAddr(from)
+	return result(C.cn_cm_resolve_addr(C.uint64_t(id), &s, &a, C.int(ms)))
 }
 
 func cmResolveRoute(id handle, ms int) error {

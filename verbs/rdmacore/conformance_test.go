@@ -123,8 +123,8 @@ func (h *home) in(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-func (h *home) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := h.DeviceDriver.Listen(h.out(addr), backlog)
+func (h *home) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := h.DeviceDriver.Listen(h.out(addr), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +132,7 @@ func (h *home) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, e
 }
 
 func (h *home) Dial(ctx context.Context, qp verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	p.Source = h.out(p.Source)
 	c, err := h.DeviceDriver.Dial(ctx, qp, h.out(addr), p)
 	if err != nil {
 		return nil, err

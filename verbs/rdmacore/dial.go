@@ -83,8 +83,15 @@ func (id *cmID) abandon(ctx context.Context, q *qp) {
 func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.ConnParam) (*conn, error) {
 	const op = "connect"
 	id.peer = addr.String() + ": "
-	if err := cmResolveAddr(id.h, addr, resolveTime); err != nil {
-		return nil, &verbs.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
+	if err := id.setOptions(op, p); err != nil {
+		return nil, err
+	}
+	if err := cmResolveAddr(id.h, p.Source, addr, resolveTime); err != nil {
+		e := &verbs.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
+		if p.Source.IsValid() {
+			e.Detail = "resolve " + addr.String() + " from " + p.Source.String() + ": the source address is in use, or no RDMA device has it and reaches the other one"
+		}
+		return nil, e
 	}
 	if _, err := id.wait(ctx, op, rdmacm.EventAddrResolved); err != nil {
 		return nil, err
@@ -127,6 +134,27 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.Co
 		granted.responder, granted.depth = ask.responder, ask.depth
 	}
 	return newConn(id, q, granted), nil
+}
+
+// setOptions sets the options of the identifier that p asks for.
+func (id *cmID) setOptions(op string, p verbs.ConnParam) error {
+	for _, o := range []struct {
+		option cmOption
+		name   string
+		value  int
+	}{
+		{cmTypeOfService, "type of service", int(p.TypeOfService)},
+		{cmAckTimeout, "acknowledge timeout", int(p.AckTimeout)},
+		{cmReuseAddr, "reuse of the source address", int(flag(p.ReuseSource))},
+	} {
+		if o.value == 0 {
+			continue
+		}
+		if err := cmSetOption(id.h, o.option, o.value); err != nil {
+			return &verbs.Error{Op: op, Err: err, Detail: "set the " + o.name}
+		}
+	}
+	return nil
 }
 
 // ask translates a program's wishes.

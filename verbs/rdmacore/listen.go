@@ -32,17 +32,18 @@ type listener struct {
 }
 
 // Listen implements verbs.DeviceDriver.
-func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
 	const op = "listen"
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
+	backlog := cfg.Backlog
 	if backlog <= 0 {
 		backlog = defaultBacklog
 	}
 	backlog = min(backlog, maxBacklog)
 	l := &listener{dev: d, queue: make(chan *connRequest, backlog), done: make(chan struct{})}
-	if err := l.listen(addr, backlog); err != nil {
+	if err := l.listen(addr, backlog, cfg.OnlyIPv6); err != nil {
 		l.end()
 		return nil, err
 	}
@@ -50,12 +51,12 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	return l, nil
 }
 
-// listen begins to listen. A listener on :: takes IPv4 too; on iWARP that needs
+// listen begins to listen. A listener on :: takes IPv4 too, unless onlyIPv6 is set; on iWARP that needs
 // an identifier of its own: iw_conn_req_handler of the kernel's rdma_cm finds no
 // device for an IPv4 address that is mapped into IPv6.
-func (l *listener) listen(addr netip.AddrPort, backlog int) error {
-	both := l.dev.iwarp() && addr.Addr().Unmap() == netip.IPv6Unspecified()
-	if err := l.bind(addr, backlog, both); err != nil {
+func (l *listener) listen(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
+	both := l.dev.iwarp() && !onlyIPv6 && addr.Addr().Unmap() == netip.IPv6Unspecified()
+	if err := l.bind(addr, backlog, both || onlyIPv6); err != nil {
 		return err
 	}
 	local, _ := cmAddrs(l.ids[0].h)
@@ -75,7 +76,7 @@ func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 	}
 	l.ids = append(l.ids, id)
 	if onlyIPv6 {
-		if err := cmOnlyIPv6(id.h); err != nil {
+		if err := cmSetOption(id.h, cmOnlyIPv6, 1); err != nil {
 			return &verbs.Error{Op: op, Err: err, Detail: addr.String()}
 		}
 	}
@@ -222,6 +223,12 @@ func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.Con
 
 func (r *connRequest) accept(ctx context.Context, q *qp, p verbs.ConnParam) (*conn, error) {
 	const op = "accept connection"
+	if p.TypeOfService != 0 {
+		return nil, verbs.Unsupported(op, "ConnParam.TypeOfService: on device %s the side that dials chooses the type of service for both directions", q.pd.dev.name)
+	}
+	if err := r.id.setOptions(op, p); err != nil {
+		return nil, err
+	}
 	answer := q.ask(p)
 	answer.responder, answer.depth = min(answer.responder, r.param.responder), min(answer.depth, r.param.depth)
 	if q.pd.dev.iwarp() {

@@ -676,11 +676,13 @@ int cn_cm_destroy(uint64_t id) {
 	return fail(lib.rdma_destroy_id(P(rdma_cm_id, id)));
 }
 
-// cn_cm_ipv6_only keeps an identifier that is bound to :: from taking IPv4 too.
-int cn_cm_ipv6_only(uint64_t id) {
-	int on = 1;
+// cn_cm_option sets an option of level RDMA_OPTION_ID. The value of some options is an octet in C, and that of others an int.
+int cn_cm_option(uint64_t id, int option, int value) {
+	uint8_t octet = value;
+	int is_octet = option == RDMA_OPTION_ID_TOS || option == RDMA_OPTION_ID_ACK_TIMEOUT;
 	errno = 0;
-	return fail(lib.rdma_set_option(P(rdma_cm_id, id), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on));
+	return fail(lib.rdma_set_option(P(rdma_cm_id, id), RDMA_OPTION_ID, option, is_octet ? (void *)&octet : (void *)&value,
+	                                is_octet ? sizeof octet : sizeof value));
 }
 
 int cn_cm_bind(uint64_t id, const struct cn_addr *addr) {
@@ -695,11 +697,13 @@ int cn_cm_listen(uint64_t id, int backlog) {
 	return fail(lib.rdma_listen(P(rdma_cm_id, id), backlog));
 }
 
-int cn_cm_resolve_addr(uint64_t id, const struct cn_addr *to, int ms) {
-	struct sockaddr_storage a;
+int cn_cm_resolve_addr(uint64_t id, const struct cn_addr *from, const struct cn_addr *to, int ms) {
+	struct sockaddr_storage a, source;
 	to_sockaddr(to, &a);
+	if (from)
+		to_sockaddr(from, &source);
 	errno = 0;
-	return fail(lib.rdma_resolve_addr(P(rdma_cm_id, id), NULL, (struct sockaddr *)&a, ms));
+	return fail(lib.rdma_resolve_addr(P(rdma_cm_id, id), from ? (struct sockaddr *)&source : NULL, (struct sockaddr *)&a, ms));
 }
 
 int cn_cm_resolve_route(uint64_t id, int ms) {

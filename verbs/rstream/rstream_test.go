@@ -231,8 +231,8 @@ type stalledRequest struct {
 	stalled chan struct{}
 }
 
-func (d *stalling) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.DeviceDriver.Listen(addr, backlog)
+func (d *stalling) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, cfg)
 	return &stallingListener{l, d}, err
 }
 

@@ -153,6 +153,9 @@ var groups = []group{
 		{"CancelAccept", Options{}, testCancelAccept}, {"CloseListener", Options{}, testCloseListener},
 		{"ConnectTwice", Options{}, testConnectTwice}, {"ManyClients", Options{}, testManyClients},
 		{"DialerGone", Options{}, testDialerGone}, {"PassiveSendsFirst", Options{}, testPassiveSendsFirst},
+		{"Source", Options{}, testSource}, {"SourceRefused", Options{}, testSourceRefused},
+		{"OnlyIPv6", Options{}, testOnlyIPv6}, {"TypeOfService", Options{}, testTypeOfService},
+		{"AckTimeout", Options{}, testAckTimeout},
 	}},
 	{"Exchange", []test{
 		{"OverTCP", Options{}, testExchangeTCP}, {"ByMessage", Options{}, testExchangeMessage},

@@ -45,7 +45,7 @@ func (l *Library) listen(ctx context.Context, ch *rdmacm.EventChannel, hostport 
 	}
 	var errs []error
 	for _, addr := range addrs { // "every address" may fail for IPv6 on a machine that has none
-		if err := id.Listen(addr, 0); err != nil {
+		if err := id.Listen(addr, verbs.ListenConfig{}); err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -12,10 +12,12 @@ import (
 
 // listener takes connection requests under a port number of the device.
 type listener struct {
-	dev    *Device
-	addr   netip.AddrPort
-	queue  chan *request // its capacity is the backlog
-	closed chan struct{}
+	dev  *Device
+	addr netip.AddrPort
+	// onlyIPv6 is ListenConfig.OnlyIPv6.
+	onlyIPv6 bool
+	queue    chan *request // its capacity is the backlog
+	closed   chan struct{}
 }
 
 // request is a dialled connection that waits for an answer. The answer is
@@ -42,7 +44,8 @@ type conn struct {
 }
 
 // Listen claims a port.
-func (d *Device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+func (d *Device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	backlog := cfg.Backlog
 	if backlog <= 0 {
 		backlog = defaultBacklog
 	}
@@ -59,7 +62,7 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	if d.listeners[port] != nil {
 		return nil, &verbs.Error{Op: "listen", Detail: addr.String(), Err: syscall.EADDRINUSE}
 	}
-	l := &listener{dev: d, addr: netip.AddrPortFrom(addr.Addr(), port), queue: make(chan *request, backlog), closed: make(chan struct{})}
+	l := &listener{dev: d, onlyIPv6: cfg.OnlyIPv6, addr: netip.AddrPortFrom(addr.Addr(), port), queue: make(chan *request, backlog), closed: make(chan struct{})}
 	d.listeners[port] = l
 	return l, nil
 }
@@ -157,6 +160,9 @@ func (d *Device) ask(q *qp, addr netip.AddrPort, p verbs.ConnParam) (*request, e
 	if l == nil || !l.serves(addr.Addr()) {
 		return nil, refused(addr)
 	}
+	if err := d.checkSource(addr, p); err != nil {
+		return nil, err
+	}
 	r := &request{lis: l, from: q, to: addr, param: p, answered: make(chan struct{})}
 	select {
 	case l.queue <- r:
@@ -166,9 +172,30 @@ func (d *Device) ask(q *qp, addr netip.AddrPort, p verbs.ConnParam) (*request, e
 	}
 }
 
+// checkSource refuses a source that is not an address of the device, has another family than to, or has a port in use. The caller holds mu.
+func (d *Device) checkSource(to netip.AddrPort, p verbs.ConnParam) error {
+	own := p.Source
+	if own.IsValid() && (!own.Addr().IsLoopback() || own.Addr().Is4() != to.Addr().Is4()) {
+		return &verbs.Error{Op: "dial", Detail: "from " + own.String(), Err: syscall.EADDRNOTAVAIL}
+	}
+	if own.Port() == 0 {
+		return nil
+	}
+	taken := d.listeners[own.Port()] != nil
+	for _, q := range d.qps {
+		if c := q.conn; c != nil && c.err == nil && c.local == own && !(c.param.ReuseSource && p.ReuseSource) {
+			taken = true
+		}
+	}
+	if taken {
+		return &verbs.Error{Op: "dial", Detail: "from " + own.String(), Err: syscall.EADDRINUSE}
+	}
+	return nil
+}
+
 func (l *listener) serves(a netip.Addr) bool {
 	own := l.addr.Addr()
-	return !own.IsValid() || own == netip.IPv6Unspecified() || own == a.Unmap() || own == netip.IPv4Unspecified() && a.Unmap().Is4()
+	return !own.IsValid() || own == netip.IPv6Unspecified() && !(l.onlyIPv6 && a.Unmap().Is4()) || own == a.Unmap() || own == netip.IPv4Unspecified() && a.Unmap().Is4()
 }
 
 func (q *qp) connectable(op string) error {
@@ -199,8 +226,22 @@ func (r *request) answer(c *conn, err error) {
 	}
 }
 
-func (r *request) LocalAddr() netip.AddrPort  { return r.to }
-func (r *request) RemoteAddr() netip.AddrPort { return r.from.addr(r.to.Addr()) }
+func (r *request) LocalAddr() netip.AddrPort { return r.to }
+func (r *request) RemoteAddr() netip.AddrPort {
+	a := r.from.addr(r.to.Addr())
+	if own := r.param.Source; own.IsValid() {
+		a = netip.AddrPortFrom(own.Addr(), or(own.Port(), a.Port()))
+	}
+	return a
+}
+
+// or returns port, or def if port is 0.
+func or(port, def uint16) uint16 {
+	if port == 0 {
+		return def
+	}
+	return port
+}
 
 // addr names a dialling queue pair: a host of the dialled address's family and its number as port.
 func (q *qp) addr(like netip.Addr) netip.AddrPort {

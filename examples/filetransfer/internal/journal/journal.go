@@ -53,8 +53,8 @@ func (d *device) Dial(ctx context.Context, q verbs.QPDriver, addr netip.AddrPort
 	return d.DeviceDriver.Dial(ctx, below(q), addr, p)
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
-	l, err := d.DeviceDriver.Listen(addr, backlog)
+func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, cfg)
 	return &listener{ListenerDriver: l, j: d.j}, err
 }
 
