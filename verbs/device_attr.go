@@ -39,10 +39,15 @@ const (
 	CapTypeOfService
 	// CapAckTimeout: a queue pair takes ConnParam.AckTimeout.
 	CapAckTimeout
+	// CapMW1: the device has memory windows of type 1, which OpBindMW binds.
+	CapMW1
+	// CapMW2: the device has memory windows of type 2, OpBindMW and OpLocalInv, and OpSendInvalidate for keys of such windows.
+	CapMW2
 )
 
 var capNames = []string{"write-imm", "send-imm", "send-invalidate", "atomics", "srq", "rnr-wait",
-	"exact-status", "active-first", "passive-send", "raw-state", "multi-sge-read", "type-of-service", "ack-timeout"}
+	"exact-status", "active-first", "passive-send", "raw-state", "multi-sge-read", "type-of-service", "ack-timeout",
+	"mw-type-1", "mw-type-2"}
 
 // Has reports whether all bits of want are there.
 func (c Caps) Has(want Caps) bool { return c&want == want }
@@ -177,6 +182,7 @@ type DeviceAttr struct {
 	MaxSRQWR        int
 	MaxSRQSGE       int
 	MaxAH           int
+	MaxMW           int
 	AtomicCap       AtomicCap
 	MaxPrivateData  int // bytes a connect request can carry
 

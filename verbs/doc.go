@@ -8,6 +8,7 @@
 //   - A [PD] (protection domain) groups the objects that may work together.
 //   - An [MR] (memory region) is memory that the device may use. Its lkey names
 //     it in work requests here, its rkey lets the peer use it ([RemoteAddr]).
+//     A [MemoryWindow] is a further key for a part of a region.
 //   - A [QP] (queue pair) is one end of a connection. A [SendWR] asks it to send,
 //     write, read or do an atomic operation, a [RecvWR] gives it room for a message.
 //     An [SRQ] is a receive queue that several queue pairs share.
@@ -35,7 +36,7 @@
 // # Concurrency
 //
 // Everything is safe for concurrent use, as in libibverbs. Posting, polling and
-// arming never block and never allocate. Requests of one queue are processed in
+// arming never block and never allocate, except that a post of OpBindMW may allocate. Requests of one queue are processed in
 // the order in which they were posted; between queues there is no order. A
 // completion, an event and a connection request go to exactly one of the
 // goroutines that wait. A blocking call with an ended context still succeeds if
@@ -58,6 +59,6 @@
 //
 // An operation that a device does not have is refused with an error that matches
 // [errors.ErrUnsupported]; a value over its limits with one that matches [ErrInvalid]
-// and names the limit. Memory windows, memory of other devices,
+// and names the limit. Memory of other devices,
 // multicast and flow steering are not part of this package.
 package verbs

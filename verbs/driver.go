@@ -65,6 +65,8 @@ type PDDriver interface {
 	// CreateAH makes an address handle (ibv_create_ah). A device without queue pairs of type UD
 	// refuses with errors.ErrUnsupported.
 	CreateAH(attr AHAttr) (AddressHandle, error)
+	// AllocMW makes a memory window of a type that the device has (ibv_alloc_mw).
+	AllocMW(t MWType) (MemoryWindow, error)
 	// Close releases the domain (ibv_dealloc_pd).
 	Close() error
 }
@@ -78,7 +80,8 @@ type MRDriver interface {
 	// IOVA returns the address by which peers name the first byte of the region. It need not
 	// be the virtual address.
 	IOVA() uint64
-	// Close revokes both keys (ibv_dereg_mr). When it returns, the device touches the memory no more.
+	// Close revokes both keys (ibv_dereg_mr). When it returns, the device touches the memory no more. It fails with ErrBusy
+	// while memory windows are bound to the region.
 	Close() error
 }
 

@@ -163,8 +163,8 @@ func (mr *MR) check(off, n int) {
 
 // Close revokes both keys, waits until the device touches the memory no more,
 // and drops the reference to the memory. End the protocol with the peer first,
-// because its requests for the region fail from then on. A second Close does
-// nothing; after an error Close can be called again.
+// because its requests for the region fail from then on. While memory windows are bound to the region, Close fails with
+// [ErrBusy]. A second Close does nothing; after an error Close can be called again.
 func (mr *MR) Close() error {
 	if err := mr.reg.close(); err != nil {
 		return err

@@ -7,7 +7,7 @@ type Opcode uint32
 
 // The operations. Devices differ in the operations that they have: the [Caps] of
 // a device has a flag for each of OpWriteImm, OpSendImm and OpSendInvalidate that
-// it has, and one for both atomics.
+// it has, one for both atomics, and one for each type of memory windows.
 const (
 	// OpWrite writes to the peer's memory; nothing completes at the peer.
 	OpWrite Opcode = 0 // IBV_WR_RDMA_WRITE
@@ -23,11 +23,13 @@ const (
 	OpCompareSwap Opcode = 5 // IBV_WR_ATOMIC_CMP_AND_SWP: 8 bytes, 8-byte aligned
 	// OpFetchAdd adds to 8 bytes of the peer's.
 	OpFetchAdd Opcode = 6 // IBV_WR_ATOMIC_FETCH_AND_ADD: 8 bytes, 8-byte aligned
-	// OpLocalInv revokes a key of this side. No device of this module accepts it: [MR.Close] revokes the key.
+	// OpLocalInv revokes the key of a memory window of type 2 that was bound on this queue pair. When it completes, the device touches no memory for the window.
 	OpLocalInv Opcode = 7 // IBV_WR_LOCAL_INV
-	// OpBindMW binds a memory window. No device of this module accepts it.
+	// OpBindMW binds the memory window MW to the range of the only entry of SGL, with the rights MWAccess. A window of type 1 with an empty SGL is
+	// bound to nothing. The key becomes valid when the request's turn comes, before that of the requests behind it.
 	OpBindMW Opcode = 8 // IBV_WR_BIND_MW
-	// OpSendInvalidate sends a message and revokes a key of the peer's; the key's region must have the right RemoteInvalidate.
+	// OpSendInvalidate sends a message and revokes a key of the peer's: that of a memory window of type 2 that the peer has bound on this connection, or
+	// that of a region with the right RemoteInvalidate, if the peer's device has CapSendInvalidate.
 	OpSendInvalidate Opcode = 9 // IBV_WR_SEND_WITH_INV: revokes InvKey at the target
 )
 
@@ -73,6 +75,9 @@ type RemoteAddr struct {
 // Add returns the address n bytes further in the same region.
 func (r RemoteAddr) Add(n uint64) RemoteAddr { return RemoteAddr{Addr: r.Addr + n, RKey: r.RKey} }
 
+// WithKey returns the same address with another key, that of a memory window.
+func (r RemoteAddr) WithKey(rkey uint32) RemoteAddr { return RemoteAddr{Addr: r.Addr, RKey: rkey} }
+
 // String prints address and key in hexadecimal.
 func (r RemoteAddr) String() string { return fmt.Sprintf("%#x/rkey %#x", r.Addr, r.RKey) }
 
@@ -87,6 +92,9 @@ type SendWR struct {
 	Imm   uint32 // immediate data as a number; on the wire in network byte order
 
 	InvKey uint32 // OpSendInvalidate: the peer's rkey; OpLocalInv: our own key
+
+	MW       MemoryWindow // OpBindMW only: the window
+	MWAccess Access       // OpBindMW only: RemoteRead, RemoteWrite and RemoteAtomic, as far as the peer may use the window
 
 	Remote     RemoteAddr // OpWrite, OpWriteImm, OpRead, atomics
 	CompareAdd uint64     // OpCompareSwap: expected value; OpFetchAdd: addend

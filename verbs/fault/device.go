@@ -143,6 +143,10 @@ func (m *mr) Close() error {
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {
 	return p.inner.CreateAH(attr)
 }
+
+// AllocMW passes the windows of the device below on, as CreateAH does with its handles.
+func (p *pd) AllocMW(t verbs.MWType) (verbs.MemoryWindow, error) { return p.inner.AllocMW(t) }
+
 func (p *pd) Close() error { return p.inner.Close() }
 
 // listener is a listener that can lose requests.

@@ -42,7 +42,7 @@ func Open(cfg Config) (*verbs.Device, error) {
 
 func (c Config) caps() verbs.Caps {
 	caps := verbs.CapSendInvalidate | verbs.CapSRQ | verbs.CapRNRWait | verbs.CapActiveFirst |
-		verbs.CapPassiveSend | verbs.CapMultiSGERead
+		verbs.CapPassiveSend | verbs.CapMultiSGERead | verbs.CapMW2
 	if !c.NoImmediates {
 		caps |= verbs.CapWriteImm | verbs.CapSendImm
 	}
@@ -218,7 +218,7 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 		MaxCQ: maxObjects, MaxCQE: maxCQE, MaxMR: maxObjects, MaxPD: maxObjects,
 		MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
 		MaxSRQ: maxObjects, MaxSRQWR: maxQueueWR, MaxSRQSGE: maxSGE,
-		AtomicCap: atomicCap, MaxPrivateData: d.cfg.maxPrivateData(),
+		MaxMW: maxObjects, AtomicCap: atomicCap, MaxPrivateData: d.cfg.maxPrivateData(),
 		Ports: []verbs.PortAttr{d.port()},
 	}, nil
 }

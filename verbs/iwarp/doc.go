@@ -84,7 +84,8 @@
 //
 // The key of a region is random, and so is the address by which peers name it
 // ([verbs.MR.Remote]). A peer may revoke a key only if its region has the right
-// [verbs.RemoteInvalidate].
+// [verbs.RemoteInvalidate]. The key of a memory window, also random, is valid on the connection that has bound it, until the owner or the
+// peer revokes it or the connection ends; windows are of type 2.
 //
 // A completion queue that overruns loses completions of all queue pairs that share it.
 // So queue pairs of peers that do not trust each other need a queue that is as deep as

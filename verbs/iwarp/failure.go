@@ -201,6 +201,7 @@ func (c *conn) teardown() {
 	c.txMu.Unlock()
 	c.rxMu.Unlock()
 
+	c.dev.keys.unbindAll(c)
 	p := c.qp
 	p.mu.Lock()
 	p.state = verbs.StateErr

@@ -38,7 +38,7 @@ func (p *pd) CreateAH(verbs.AHAttr) (verbs.AddressHandle, error) {
 }
 
 // supportedAccess are the rights that regions of this device know.
-const supportedAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic | verbs.RemoteInvalidate
+const supportedAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic | verbs.RemoteInvalidate | verbs.MWBind
 
 // mr is a registered region.
 //
@@ -57,6 +57,13 @@ type mr struct {
 
 	users  rundown.Guard // closed by Close
 	locked bool
+
+	windows int // memory windows that are bound to the region; guarded by keyTable.mu
+
+	// Of the part of a region to which a window is bound, see mw.
+	window *mw
+	parent *mr   // the region
+	conn   *conn // only the peer of this connection may use it
 }
 
 // enter begins a use of the memory; false means that the region is closed.
@@ -69,10 +76,14 @@ func (m *mr) RKey() uint32 { return m.rkey }
 func (m *mr) IOVA() uint64 { return m.iova }
 
 func (m *mr) Close() error {
-	if !m.users.Close() {
-		return verbs.Errorf("close memory region", verbs.ErrClosed, "closed before")
+	const op = "close memory region"
+	if m.users.Closed() {
+		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
-	m.pd.dev.keys.drop(m)
+	if n := m.pd.dev.keys.drop(m); n > 0 {
+		return verbs.Errorf(op, verbs.ErrBusy, "%d memory windows are bound to it; invalidate or close them first", n)
+	}
+	m.users.Close()
 	<-m.users.Idle()
 	if m.locked {
 		_ = hostmem.Unlock(m.buf) // a failure leaves the pages locked until they are unmapped, which does no harm
@@ -170,6 +181,9 @@ type keyTable struct {
 	local map[uint32]*mr
 	// +checklocks:mu
 	remote map[uint32]*mr
+	// the open windows by the key that RKey returns, which is in remote too while the window is bound by it
+	// +checklocks:mu
+	windows map[uint32]*mw
 	// ring of the latest revoked remote keys
 	// +checklocks:mu
 	revoked [rememberedKeys]revokedKey
@@ -226,7 +240,7 @@ func (t *keyTable) wasRevoked(p *pd, key uint32, now time.Time) bool {
 func (t *keyTable) init() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.local, t.remote = make(map[uint32]*mr), make(map[uint32]*mr)
+	t.local, t.remote, t.windows = make(map[uint32]*mr), make(map[uint32]*mr), make(map[uint32]*mw)
 }
 
 func (t *keyTable) add(m *mr) {
@@ -234,8 +248,20 @@ func (t *keyTable) add(m *mr) {
 	defer t.mu.Unlock()
 	m.lkey = freeKey(t.local)
 	t.local[m.lkey] = m
-	m.rkey = freeKey(t.remote)
+	m.rkey = t.freeRemoteLocked()
 	t.remote[m.rkey] = m
+}
+
+// freeRemoteLocked returns a remote key that neither a region nor a window has.
+//
+// +checklocks:t.mu
+func (t *keyTable) freeRemoteLocked() uint32 {
+	for {
+		k := freeKey(t.remote)
+		if _, taken := t.windows[k]; !taken {
+			return k
+		}
+	}
 }
 
 // freeKey returns a random key that is not in use; 0 is never one.
@@ -250,11 +276,16 @@ func freeKey(used map[uint32]*mr) uint32 {
 	}
 }
 
-func (t *keyTable) drop(m *mr) {
+// drop revokes the keys of m, unless windows are bound to it, whose number it returns.
+func (t *keyTable) drop(m *mr) (windows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if m.windows > 0 {
+		return m.windows
+	}
 	delete(t.local, m.lkey)
 	t.revokeLocked(m)
+	return 0
 }
 
 func (t *keyTable) byLocal(key uint32) *mr {
@@ -269,23 +300,35 @@ func (t *keyTable) byRemote(key uint32) *mr {
 	return t.remote[key]
 }
 
-// invalidate revokes a remote key on behalf of a peer in domain p (Send with Invalidate), if the region has the right
-// RemoteInvalidate. The device cannot know which connections share a key, so the region's owner
+// invalidate revokes a remote key on behalf of the peer of c (Send with Invalidate): that of a window that is bound on c, or that of a region
+// with the right RemoteInvalidate. The device cannot know which connections share the key of a region, so the region's owner
 // decides. The local key stays.
-func (t *keyTable) invalidate(p *pd, key uint32) protection {
+func (t *keyTable) invalidate(c *conn, key uint32) protection {
+	m, bad := t.invalidateKey(c, key)
+	if bad == protectionOK && m.window != nil {
+		m.drain()
+	}
+	return bad
+}
+
+// invalidateKey is invalidate, but the caller drains m if it is the part of a window.
+func (t *keyTable) invalidateKey(c *conn, key uint32) (*mr, protection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := t.remote[key]
 	switch {
 	case m == nil:
-		return badSTag
-	case m.pd != p:
-		return badDomain
+		return nil, badSTag
+	case m.pd != c.qp.pd || m.conn != nil && m.conn != c:
+		return nil, badDomain
+	case m.window != nil:
+		t.unbindLocked(m)
+		return m, protectionOK
 	case m.access&verbs.RemoteInvalidate == 0:
-		return badRight
+		return nil, badRight
 	}
 	t.revokeLocked(m)
-	return protectionOK
+	return m, protectionOK
 }
 
 // count returns the number of registered regions.

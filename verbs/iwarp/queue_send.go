@@ -19,6 +19,7 @@ type sendWQE struct {
 	swap       uint64
 	segs       []seg
 	inline     []byte         // the payload of an Inline request, copied
+	bind       *binding       // of OpBindMW
 	total      uint64         // bytes
 	status     verbs.WCStatus // not success: a local error found when it was posted, with which it completes in order
 
@@ -96,13 +97,14 @@ var wcOps = [...]verbs.WCOp{
 	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite, verbs.OpSend: verbs.WCSend,
 	verbs.OpSendImm: verbs.WCSend, verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap,
 	verbs.OpFetchAdd: verbs.WCFetchAdd, verbs.OpSendInvalidate: verbs.WCSend,
+	verbs.OpLocalInv: verbs.WCLocalInv, verbs.OpBindMW: verbs.WCBindMW,
 }
 
 // requiredCaps are the abilities that an opcode needs of the device.
 var requiredCaps = [...]verbs.Caps{
 	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpRead: 0,
 	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
-	verbs.OpSendInvalidate: verbs.CapSendInvalidate,
+	verbs.OpSendInvalidate: verbs.CapSendInvalidate, verbs.OpLocalInv: verbs.CapMW2, verbs.OpBindMW: verbs.CapMW2,
 }
 
 func isAtomic(op verbs.Opcode) bool {
@@ -118,7 +120,7 @@ func needsAnswer(op verbs.Opcode) bool { return op == verbs.OpRead || isAtomic(o
 // +checklocks:q.mu
 func (q *qp) checkSend(wr *verbs.SendWR) error {
 	const op = "post send"
-	if int(wr.Op) >= len(requiredCaps) || wr.Op == verbs.OpLocalInv || wr.Op == verbs.OpBindMW {
+	if int(wr.Op) >= len(requiredCaps) {
 		return verbs.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
 	}
 	if need := requiredCaps[wr.Op]; !q.pd.dev.caps.Has(need) {
@@ -126,6 +128,9 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	}
 	if len(wr.SGL) > q.init.Cap.MaxSendSGE {
 		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), q.init.Cap.MaxSendSGE)
+	}
+	if isLocal(wr.Op) {
+		return q.checkLocal(wr)
 	}
 	var total uint64
 	for i := range wr.SGL {
@@ -153,7 +158,11 @@ func (q *qp) fill(w *sendWQE, wr *verbs.SendWR) {
 	w.id, w.op, w.flags = wr.ID, wr.Op, wr.Flags
 	w.imm, w.invKey, w.remote = wr.Imm, wr.InvKey, wr.Remote
 	w.compareAdd, w.swap = wr.CompareAdd, wr.Swap
-	w.sent, w.pending = false, 0
+	w.sent, w.pending, w.bind = false, 0, nil
+	if wr.Op == verbs.OpBindMW {
+		w.bind = newBinding(wr)
+		wr = &verbs.SendWR{} // the range is looked up when the request's turn comes
+	}
 	w.segs, w.total, w.status = q.pd.resolve(w.segs[:0], wr.SGL, needsAnswer(wr.Op))
 	w.inline = w.inline[:0]
 	if q.init.SignalAll {

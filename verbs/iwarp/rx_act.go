@@ -66,7 +66,7 @@ func (c *conn) actSend() bool {
 func (c *conn) completeSend(m heldMsg) bool {
 	wc := verbs.WC{ID: c.rx.cur.id, Op: verbs.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
 	if m.op.Invalidates() {
-		if bad := c.dev.keys.invalidate(c.qp.pd, m.inv); bad != protectionOK {
+		if bad := c.dev.keys.invalidate(c, m.inv); bad != protectionOK {
 			t := rdmap.TermCannotInvalidate.ForSegment(m.head, m.size)
 			t.Detail = fmt.Sprintf("key %#x cannot be invalidated: %s", m.inv, bad)
 			c.addRecv(verbs.WC{ID: wc.ID, Status: verbs.StatusLocQPOpErr, Op: verbs.WCRecv}, false)

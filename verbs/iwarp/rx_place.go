@@ -18,7 +18,7 @@ func (c *conn) remoteRange(stag uint32, to, n uint64, right verbs.Access) (*mr, 
 	switch {
 	case m == nil:
 		return nil, 0, badSTag
-	case m.pd != c.qp.pd:
+	case m.pd != c.qp.pd || m.conn != nil && m.conn != c: // RFC 5040 section 5.2: a window belongs to one stream
 		return nil, 0, badDomain
 	case m.access&right == 0 || c.qp.rights()&right == 0:
 		return nil, 0, badRight

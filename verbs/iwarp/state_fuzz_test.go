@@ -46,6 +46,7 @@ type stateRig struct {
 	rw       *verbs.MR // may be read, written, and used by atomics; in the middle of around
 	ro       *verbs.MR // may be read
 	foreign  *verbs.MR // of another domain
+	windowed *verbs.MR // peers may use the middle half by a window only
 	innocent *side
 	source   *verbs.MR // that the innocent peer reads
 	listener *verbs.Listener
@@ -72,6 +73,7 @@ func newStateRig(f testing.TB) *stateRig {
 		f.Fatal(err)
 	}
 	closeAtEnd(f, r.foreign.Close)
+	r.windowed = r.bindable(f, stateRegion)
 	if r.listener, err = verbs.Listen(r.dev, netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
 		f.Fatal(err)
 	}
@@ -116,7 +118,7 @@ func stateSeeds() [][]byte {
 	all := bytes.Clone(good)
 	seeds := [][]byte{nil, good, {0, 1, 3}, {1, 2, 9}, {2, 3, 0xff, 1}}
 	for op := range byte(numStateOps) {
-		for _, detail := range [][]byte{{0, 0, 16, 40, 0, 0}, {1, 1, 0, 200, 3, 1}, {2, 0xff, 0xff, 9, 9, 9}} {
+		for _, detail := range [][]byte{{0, 0, 16, 40, 0, 0}, {1, 1, 0, 200, 3, 1}, {2, 0xff, 0xff, 9, 9, 9}, {5, stateRegion / 4 >> 8, 0, 40, 0, 0}} {
 			one := append([]byte{op}, detail...)
 			seeds = append(seeds, append(bytes.Clone(good), one...))
 			all = append(all, one...)
@@ -187,6 +189,10 @@ func (r *stateRig) run(t *testing.T, s *script) {
 	if c.conn, err = request.Accept(testContext(t), c.qp, param); err != nil {
 		t.Fatal(err)
 	}
+	if c.window, err = r.pd.AllocMW(verbs.MWType2); err != nil {
+		t.Fatal(err)
+	}
+	c.bind()
 	c.play(req.CRC)
 	c.finish()
 }
@@ -228,8 +234,9 @@ type stateConn struct {
 	queue  receiver
 	conn   *verbs.Conn
 	own    *verbs.MR // goes with the connection; peers may revoke its key
-	closed bool      // own is closed
-	recvs  int       // posted
+	window verbs.MemoryWindow
+	closed bool // own is closed
+	recvs  int  // posted
 	sends  int
 	back   int
 	out    []byte
@@ -252,6 +259,7 @@ const (
 	stepPostSend
 	stepCloseRegion
 	stepFlush
+	stepWindow
 	stepCut
 	numStateOps
 )
@@ -311,6 +319,9 @@ func (c *stateConn) target() (key uint32, addr uint64) {
 	which := c.s.byte()
 	mr := [...]*verbs.MR{c.rw, c.rw, c.ro, c.foreign, c.own, c.rw, c.rw, c.rw}[which%8]
 	key, addr = mr.RKey(), mr.Remote().Addr
+	if which%8 == 5 {
+		key, addr = c.window.RKey(), c.windowed.Remote().Addr
+	}
 	switch which >> 4 {
 	case 1:
 		key ^= 1
@@ -322,6 +333,10 @@ func (c *stateConn) target() (key uint32, addr uint64) {
 		addr = ^uint64(0) - 7
 	case 5:
 		addr = mr.SGE(0, 0).Addr
+	case 6: // the ends of the window
+		addr += stateRegion/4 - 1
+	case 7:
+		addr += 3*stateRegion/4 - 8
 	}
 	return key, addr + uint64(c.s.word()%(stateRegion+64))
 }
@@ -403,6 +418,9 @@ func (c *stateConn) step() bool {
 	case stepCloseRegion:
 		c.settle()
 		c.closeOwn()
+	case stepWindow:
+		c.settle()
+		c.rebind()
 	case stepFlush:
 		c.settle()
 	case stepCut:
@@ -454,6 +472,34 @@ func (c *stateConn) postSend() {
 	k := int(c.s.byte())
 	wr := verbs.SendWR{ID: 2, Op: []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSendImm, verbs.OpWriteImm, verbs.OpSendInvalidate}[k%7],
 		SGL: []verbs.SGE{c.own.SGE(0, 8)}, Remote: verbs.RemoteAddr{Addr: 8, RKey: 8}, Flags: verbs.SendFlags(k>>4) & verbs.Fence}
+	if n, _ := c.qp.PostSend([]verbs.SendWR{wr}); n == 1 {
+		c.sends++
+	}
+}
+
+// bind binds the window to the middle half of its region.
+func (c *stateConn) bind() {
+	c.postWindow(verbs.SendWR{ID: 4, Op: verbs.OpBindMW, MW: c.window, MWAccess: verbs.RemoteRead | verbs.RemoteWrite,
+		SGL: []verbs.SGE{c.windowed.SGE(stateRegion/4, stateRegion/2)}})
+}
+
+// rebind revokes the key of the window and binds it anew, does one of both, or closes the window.
+func (c *stateConn) rebind() {
+	what := c.s.byte()
+	if what&1 != 0 {
+		c.postWindow(verbs.SendWR{ID: 5, Op: verbs.OpLocalInv, InvKey: c.window.RKey()})
+	}
+	if what&2 != 0 {
+		c.bind()
+	}
+	if what&12 == 12 {
+		if err := c.window.Close(); err != nil {
+			c.t.Error(err)
+		}
+	}
+}
+
+func (c *stateConn) postWindow(wr verbs.SendWR) {
 	if n, _ := c.qp.PostSend([]verbs.SendWR{wr}); n == 1 {
 		c.sends++
 	}
@@ -517,6 +563,11 @@ func (c *stateConn) close() {
 		}
 	}
 	c.closeOwn()
+	if c.window != nil {
+		if err := c.window.Close(); err != nil {
+			c.t.Error(err)
+		}
+	}
 	c.p.tc.Close()
 }
 
@@ -526,7 +577,8 @@ func (r *stateRig) check(t *testing.T) {
 		s := r.dev.Stats()
 		return runtime.NumGoroutine() <= r.base && s["quota_connections"] == r.conns && s["quota_memory"] == 0 && s["quota_handshakes"] == 0
 	})
-	if !zero(r.around[:stateRegion]) || !zero(r.around[2*stateRegion:]) || !zero(r.foreign.Bytes()) {
+	if !zero(r.around[:stateRegion]) || !zero(r.around[2*stateRegion:]) || !zero(r.foreign.Bytes()) ||
+		!zero(r.windowed.Bytes()[:stateRegion/4]) || !zero(r.windowed.Bytes()[3*stateRegion/4:]) {
 		t.Fatal("memory outside of the region has changed")
 	}
 	want := make([]byte, 256)

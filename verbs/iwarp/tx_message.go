@@ -111,6 +111,7 @@ func (c *conn) nextRequestLocked() bool {
 // +checklocks:c.qp.mu
 func (c *conn) openRequestLocked() bool {
 	t, p := &c.tx, c.qp
+	c.runLocalLocked()
 	if p.state != verbs.StateRTS || p.sq.next == p.sq.head {
 		return false
 	}

@@ -40,8 +40,19 @@ func (b *sendBatch) add(wr *verbs.SendWR, id uint64, h handle) bool {
 		op: C.uint32_t(wr.Op), flags: C.uint32_t(wr.Flags), imm: C.uint32_t(wr.Imm), rkey: C.uint32_t(wr.Remote.RKey),
 		sge: C.uint32_t(first), n: C.uint32_t(b.sges - first),
 	}
+	if wr.Op == verbs.OpSendInvalidate || wr.Op == verbs.OpLocalInv {
+		b.wr[b.n].imm = C.uint32_t(wr.InvKey)
+	}
 	b.n++
 	return true
+}
+
+// bind posts a request that binds a window of type 2. The batch must be empty.
+func (b *sendBatch) bind(qp handle, r *rawBind) error {
+	b.wr[0] = r.send()
+	b.n = 1
+	_, err := b.post(qp)
+	return err
 }
 
 // post hands the batch to the library, empties it, and returns how many were accepted.

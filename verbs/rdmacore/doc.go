@@ -41,6 +41,6 @@
 // manager does RC only. An address handle is busy until the datagrams that were
 // posted to it are known to be done. There is no multicast. iWARP devices connect
 // through rdma_cm alone and have neither immediate data nor atomics here. Send with
-// invalidate is not offered: the drivers take it for memory windows only. The right RemoteInvalidate is therefore
+// invalidate revokes keys of memory windows only, because the drivers take it for no other key. The right RemoteInvalidate is therefore
 // ignored here; docs/real-hardware.md says which devices refuse a peer's invalidation of a region and which cannot.
 package rdmacore

@@ -45,6 +45,37 @@ var rxeFacts = []fact{
 		check:    checkRxeKeys,
 	},
 	{
+		test:     "MW/Beyond",
+		standard: "a request for a byte outside of the window is refused",
+		observed: "it is carried out if the region has the byte",
+		where:    "check_rkey calls mr_check_range with the region of the window, and looks at no bound of the window",
+		check:    checkRxeBeyondWindow,
+	},
+	{
+		test:     "MW/SendInvalidate",
+		standard: "the completion of a Send with Invalidate has the flag IBV_WC_WITH_INV, 1 << 3",
+		observed: "it has not, although the key is revoked",
+		where:    "do_complete stores the kernel's IB_WC_WITH_INVALIDATE, 1 << 2, in the completion of the program",
+		check:    checkRxeSendInvalidate,
+	},
+	{
+		test:     "MW/InvalidateUnknown",
+		standard: "an invalidation of a key of no window is a memory management operation error",
+		observed: "it is a local QP operation error",
+		where:    "rxe_do_local_ops: IB_WC_LOC_QP_OP_ERR",
+		check: func(t *testing.T, dev *verbs.Device) {
+			p, _, key := rxeWindow(t, dev)
+			p.Passive.PostSend(verbs.SendWR{ID: 7, Op: verbs.OpLocalInv, Flags: verbs.Signaled, InvKey: key ^ 1<<20})
+			wantStatus(t, p.Passive, "owner", verbs.StatusLocQPOpErr)
+		},
+	},
+	{
+		test:     "MW/InvalidateTwice",
+		standard: "a second invalidation of a window's key is a memory management operation error",
+		observed: "the kernel releases a queue pair that is nil, also if the peer asks for it",
+		where:    "rxe_check_invalidate_mw lets a window in the state FREE pass, and rxe_do_invalidate_mw takes its queue pair",
+	},
+	{
 		test:     "Recv/TooLong",
 		standard: "a message that is longer than the receive is a local length error there and a remote invalid request here",
 		observed: "a local QP operation error and a remote operation error",
@@ -82,6 +113,51 @@ var rxeFacts = []fact{
 		where:    "rxe_qp_error; only the responder raises it, in RESPST_ERROR's do_class_d1e_error",
 		check:    noLastWQE,
 	},
+}
+
+// rxeWindow binds a window of the passive side to 64 of the 128 bytes of a region, and returns the region and the key.
+func rxeWindow(t *testing.T, dev *verbs.Device) (p *verbstest.Pair, mr *verbs.MR, key uint32) {
+	p = verbstest.NewPair(t, dev, verbstest.PairConfig{})
+	mr = p.Passive.Alloc(128, verbs.LocalWrite|verbs.MWBind)
+	w, err := p.Passive.PD.AllocMW(verbs.MWType2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p.Passive.PostSend(verbs.SendWR{ID: 1, Op: verbs.OpBindMW, Flags: verbs.Signaled, MW: w, MWAccess: verbs.RemoteWrite, SGL: []verbs.SGE{mr.SGE(0, 64)}})
+	p.Passive.Expect(1, verbs.StatusSuccess, verbs.WCBindMW)
+	return p, mr, w.RKey()
+}
+
+// writeBy writes 8 bytes at off of the region by a key.
+func writeBy(p *verbstest.Pair, mr *verbs.MR, off int, key uint32) {
+	wr := p.Active.Send(2, 0, 8)
+	wr.Op, wr.Remote = verbs.OpWrite, mr.RemoteAt(off).WithKey(key)
+	p.Active.PostSend(wr)
+}
+
+func checkRxeBeyondWindow(t *testing.T, dev *verbs.Device) {
+	p, mr, key := rxeWindow(t, dev)
+	writeBy(p, mr, 64, key)
+	wantStatus(t, p.Active, "requester", verbs.StatusSuccess)
+}
+
+func checkRxeSendInvalidate(t *testing.T, dev *verbs.Device) {
+	p, mr, key := rxeWindow(t, dev)
+	p.Passive.PostRecv(9, 0, 16)
+	inv := p.Active.Send(3, 0, 16)
+	inv.Op, inv.InvKey = verbs.OpSendInvalidate, key
+	p.Active.PostSend(inv)
+	p.Active.Expect(3, verbs.StatusSuccess, verbs.WCSend)
+	if wc := p.Passive.Expect(9, verbs.StatusSuccess, verbs.WCRecv); wc.HasInv {
+		t.Errorf("the completion names key %#x, it named none", wc.InvKey)
+	}
+	writeBy(p, mr, 0, key)
+	wantStatus(t, p.Active, "requester", verbs.StatusRemAccessErr)
 }
 
 // pendingEvents takes the events that are there.

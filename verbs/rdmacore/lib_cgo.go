@@ -107,9 +107,27 @@ func queryDevice(ctx handle) (a verbs.DeviceAttr, ports int, err error) {
 		MaxQP: int(r.max_qp), MaxQPWR: int(r.max_qp_wr), MaxSGE: int(r.max_sge), MaxSGERead: int(r.max_sge_rd),
 		MaxCQ: int(r.max_cq), MaxCQE: int(r.max_cqe), MaxMR: int(r.max_mr), MaxPD: int(r.max_pd),
 		MaxQPRDAtom: int(r.max_rd_atom), MaxQPInitRDAtom: int(r.max_init_rd_atom),
-		MaxSRQ: int(r.max_srq), MaxSRQWR: int(r.max_srq_wr), MaxSRQSGE: int(r.max_srq_sge), MaxAH: int(r.max_ah),
-		AtomicCap: verbs.AtomicCap(r.atomic_cap),
+		MaxSRQ: int(r.max_srq), MaxSRQWR: int(r.max_srq_wr), MaxSRQSGE: int(r.max_srq_sge), MaxAH: int(r.max_ah), MaxMW: int(r.max_mw),
+		AtomicCap: verbs.AtomicCap(r.atomic_cap), Caps: windowCaps(uint64(r.cap_flags)),
 	}, int(r.ports), nil
+}
+
+// Flags of device_cap_flags.
+const (
+	deviceMW   = 1 << 17 // IBV_DEVICE_MEM_WINDOW
+	deviceMW2A = 1 << 23 // IBV_DEVICE_MEM_WINDOW_TYPE_2A
+	deviceMW2B = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
+)
+
+// windowCaps returns the abilities to which device_cap_flags of ibv_query_device has flags that programs of this module use.
+func windowCaps(flags uint64) (c verbs.Caps) {
+	if flags&deviceMW != 0 {
+		c |= verbs.CapMW1
+	}
+	if flags&(deviceMW2A|deviceMW2B) != 0 {
+		c |= verbs.CapMW2
+	}
+	return c
 }
 
 // linkLayers are the names of IBV_LINK_LAYER_*.

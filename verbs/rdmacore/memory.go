@@ -3,7 +3,10 @@
 package rdmacore
 
 import (
+	"errors"
+	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"cinnabar/verbs"
 )
@@ -12,7 +15,13 @@ import (
 type pd struct {
 	dev      *device
 	h        handle
-	children atomic.Int64 // regions, queue pairs, shared receive queues, address handles; pdClosed
+	children atomic.Int64 // regions, queue pairs, shared receive queues, address handles, windows; pdClosed
+	windows  atomic.Int64
+
+	mu sync.Mutex
+	// the open regions by lkey
+	// +checklocks:mu
+	regions map[uint32]*mr
 }
 
 // pdClosed is the number of children of a domain that is closed.
@@ -41,7 +50,7 @@ func (d *device) AllocPD() (verbs.PDDriver, error) {
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	d.pds.Add(1)
-	return &pd{dev: d, h: h}, nil
+	return &pd{dev: d, h: h, regions: make(map[uint32]*mr)}, nil
 }
 
 func (p *pd) Close() error {
@@ -79,8 +88,12 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	if err := p.dev.usable(op); err != nil {
 		return nil, err
 	}
-	if extra := access &^ supportedAccess; extra != 0 {
-		return nil, verbs.Unsupported(op, "access %v; there is %v", extra, supportedAccess&^verbs.OptionalAccess)
+	supported := supportedAccess
+	if p.dev.attr.Caps&(verbs.CapMW1|verbs.CapMW2) != 0 {
+		supported |= verbs.MWBind
+	}
+	if extra := access &^ supported; extra != 0 {
+		return nil, verbs.Unsupported(op, "access %v; device %s has %v", extra, p.dev.name, supported&^verbs.OptionalAccess)
 	}
 	if p.dev.attr.AtomicCap == verbs.AtomicNone {
 		access &^= verbs.RemoteAtomic // no peer can use it, and some drivers refuse it
@@ -91,7 +104,11 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 		return nil, registerError(op, len(r.Bytes), access, err)
 	}
 	p.children.Add(1)
-	return &mr{pd: p, h: h, addr: r.Addr, lkey: lkey, rkey: rkey}, nil
+	m := &mr{pd: p, h: h, addr: r.Addr, lkey: lkey, rkey: rkey}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.regions[lkey] = m
+	return m, nil
 }
 
 func (m *mr) LKey() uint32 { return m.lkey }
@@ -105,8 +122,18 @@ func (m *mr) Close() error {
 	if m.closed.Swap(true) {
 		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
-	if err := m.pd.dev.released(deregMR(m.h)); err != nil {
+	// The lock keeps a request that binds a window from using the handle meanwhile.
+	m.pd.mu.Lock()
+	err := m.pd.dev.released(deregMR(m.h))
+	if err == nil && m.pd.regions[m.lkey] == m {
+		delete(m.pd.regions, m.lkey)
+	}
+	m.pd.mu.Unlock()
+	if err != nil {
 		m.closed.Store(false)
+		if m.pd.windows.Load() > 0 && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EBUSY)) {
+			return &verbs.Error{Op: op, Kind: verbs.ErrBusy, Err: err, Detail: "a memory window is bound to it; invalidate or close the windows first"}
+		}
 		return &verbs.Error{Op: op, Err: err}
 	}
 	m.pd.children.Add(-1)

@@ -101,11 +101,12 @@ func (d *device) learn() error {
 	a.MaxQPWR = min(a.MaxQPWR-1, 1<<20) // one request is our own, see qp.drain
 	a.MaxQPRDAtom, a.MaxQPInitRDAtom = min(a.MaxQPRDAtom, 255), min(a.MaxQPInitRDAtom, 255)
 	a.MaxSGE, a.MaxSRQSGE = min(a.MaxSGE, batchSGE), min(a.MaxSRQSGE, batchSGE)
-	a.Caps = verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm |
+	windows := a.Caps
+	a.Caps = windows | verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm |
 		verbs.CapTypeOfService | verbs.CapAckTimeout // the drivers of iWARP devices ignore both, and no call reports it
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
 	if a.Transport == verbs.TransportIWARP {
-		a.Caps = verbs.CapActiveFirst
+		a.Caps = windows | verbs.CapActiveFirst
 		a.MaxPrivateData = maxMPAData
 		a.AtomicCap = verbs.AtomicNone
 		a.MaxAH = 0

@@ -14,13 +14,15 @@ import (
 var wcOps = [...]verbs.WCOp{
 	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite, verbs.OpSend: verbs.WCSend,
 	verbs.OpSendImm: verbs.WCSend, verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap,
-	verbs.OpFetchAdd: verbs.WCFetchAdd,
+	verbs.OpFetchAdd: verbs.WCFetchAdd, verbs.OpSendInvalidate: verbs.WCSend,
+	verbs.OpLocalInv: verbs.WCLocalInv, verbs.OpBindMW: verbs.WCBindMW,
 }
 
-// requiredCaps are the abilities that an opcode needs of the device.
+// requiredCaps are the abilities of which the device must have one for an opcode, if there are any.
 var requiredCaps = [...]verbs.Caps{
 	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpRead: 0,
 	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
+	verbs.OpSendInvalidate: verbs.CapMW2, verbs.OpLocalInv: verbs.CapMW2, verbs.OpBindMW: verbs.CapMW1 | verbs.CapMW2,
 }
 
 // maxQPN is the highest number of a queue pair.
@@ -73,6 +75,9 @@ func (q *qp) collect(wrs []verbs.SendWR, token uint64) (taken int, stop error) {
 		pos := q.sq.head.Load()
 		if pos-q.sq.tail.Load() >= q.sq.depth {
 			return i, sendFull(q.sq.depth)
+		}
+		if wr.Op == verbs.OpBindMW {
+			return q.collectBind(i, wr, pos, token)
 		}
 		to, err := q.dests.take(pos, wr)
 		if err != nil {
@@ -140,11 +145,20 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	if err := verbsrules.CheckOpcode(q.init.Type, wr.Op); err != nil {
 		return err
 	}
-	if need := requiredCaps[wr.Op]; !dev.attr.Caps.Has(need) {
+	if need := requiredCaps[wr.Op]; need != 0 && dev.attr.Caps&need == 0 {
 		return verbs.Unsupported(op, "%s: device %s has no %s", wr.Op, dev.name, need)
 	}
 	if extra := wr.Flags &^ sendFlags; extra != 0 {
 		return verbs.Errorf(op, verbs.ErrInvalid, "flags %#x are unknown", uint32(extra))
+	}
+	switch wr.Op {
+	case verbs.OpBindMW:
+		return q.checkBind(wr)
+	case verbs.OpLocalInv:
+		if len(wr.SGL) > 0 {
+			return verbs.Errorf(op, verbs.ErrInvalid, "%s has %d gather entries; it sends nothing", wr.Op, len(wr.SGL))
+		}
+	default:
 	}
 	if len(wr.SGL) > limit.MaxSendSGE {
 		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), limit.MaxSendSGE)

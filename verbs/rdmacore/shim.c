@@ -191,6 +191,7 @@ int cn_query_device(uint64_t ctx, struct cn_attr *out) {
 	out->max_srq_wr = a.max_srq_wr;
 	out->max_srq_sge = a.max_srq_sge;
 	out->max_ah = a.max_ah;
+	out->max_mw = a.max_mw;
 	out->atomic_cap = a.atomic_cap;
 	out->ports = a.phys_port_cnt;
 	return 0;
@@ -519,6 +520,10 @@ _Static_assert(sizeof(struct cn_sge) == sizeof(struct ibv_sge) && offsetof(struc
 
 static struct ibv_sge *entries(const struct cn_sge *sge, uint32_t i) { return (struct ibv_sge *)(sge + i); }
 
+static struct ibv_mw_bind_info to_bind(const struct cn_bind *b) {
+	return (struct ibv_mw_bind_info){.mr = P(ibv_mr, b->mr), .addr = b->addr, .length = b->len, .mw_access_flags = b->access};
+}
+
 int cn_post_send(uint64_t qp, const struct cn_send *in, int n, const struct cn_sge *sge, int *err) {
 	struct ibv_send_wr wr[CN_BATCH], *bad = NULL;
 	for (int i = 0; i < n; i++) {
@@ -531,7 +536,13 @@ int cn_post_send(uint64_t qp, const struct cn_send *in, int n, const struct cn_s
 			.send_flags = in[i].flags,
 			.imm_data = htonl(in[i].imm),
 		};
-		if (in[i].ah) {
+		if (in[i].op == IBV_WR_LOCAL_INV || in[i].op == IBV_WR_SEND_WITH_INV)
+			wr[i].invalidate_rkey = in[i].imm;
+		if (in[i].bind.mw) {
+			wr[i].bind_mw.mw = P(ibv_mw, in[i].bind.mw);
+			wr[i].bind_mw.rkey = in[i].bind.rkey;
+			wr[i].bind_mw.bind_info = to_bind(&in[i].bind);
+		} else if (in[i].ah) {
 			wr[i].wr.ud.ah = P(ibv_ah, in[i].ah);
 			wr[i].wr.ud.remote_qpn = in[i].qpn;
 			wr[i].wr.ud.remote_qkey = in[i].qkey;
@@ -548,8 +559,32 @@ int cn_post_send(uint64_t qp, const struct cn_send *in, int n, const struct cn_s
 	errno = 0;
 	int rc = code(ibv_post_send(P(ibv_qp, qp), wr, &bad));
 	*err = -rc;
+	// ibv_post_send leaves the key of a window to the program. Drivers take the present one from here for the next bind.
+	if (rc == 0 && in[0].bind.mw)
+		P(ibv_mw, in[0].bind.mw)->rkey = in[0].bind.rkey;
 	return rc == 0 ? n : bad ? (int)(bad - wr) : 0;
 }
+
+int cn_bind_mw1(uint64_t qp, const struct cn_send *in, uint32_t *rkey) {
+	struct ibv_mw_bind b = {.wr_id = in->id, .send_flags = in->flags, .bind_info = to_bind(&in->bind)};
+	struct ibv_mw *mw = P(ibv_mw, in->bind.mw);
+	errno = 0;
+	int rc = code(ibv_bind_mw(P(ibv_qp, qp), mw, &b));
+	*rkey = mw->rkey;
+	return rc;
+}
+
+int cn_alloc_mw(uint64_t pd, uint32_t type, uint64_t *mw, uint32_t *rkey) {
+	errno = 0;
+	struct ibv_mw *w = ibv_alloc_mw(P(ibv_pd, pd), type);
+	if (!w)
+		return fail(-1);
+	*mw = H(w);
+	*rkey = w->rkey;
+	return 0;
+}
+
+int cn_dealloc_mw(uint64_t mw) { return code(ibv_dealloc_mw(P(ibv_mw, mw))); }
 
 int cn_post_recv(uint64_t q, int shared, const struct cn_recv *in, int n, const struct cn_sge *sge, int *err) {
 	struct ibv_recv_wr wr[CN_BATCH], *bad = NULL;

@@ -22,7 +22,7 @@ struct cn_attr {
 	uint64_t node_guid, sys_guid, max_mr_size, page_size_cap, cap_flags;
 	uint32_t vendor, part, hw;
 	int32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_rd_atom, max_init_rd_atom;
-	int32_t max_srq, max_srq_wr, max_srq_sge, max_ah, atomic_cap, ports;
+	int32_t max_srq, max_srq_wr, max_srq_sge, max_ah, max_mw, atomic_cap, ports;
 };
 
 struct cn_port {
@@ -72,6 +72,11 @@ struct cn_send {
 	uint64_t ah; // of a datagram, whose destination is qpn with qkey; 0: it is none
 	uint32_t op, flags, imm, rkey, qpn, qkey;
 	uint32_t sge, n; // sge: index of the first of n entries
+	struct cn_bind {
+		uint64_t mw, mr; // mw 0: the request binds none
+		uint64_t addr, len; // len 0: the window is bound to nothing
+		uint32_t access, rkey; // rkey: the new key
+	} bind;
 };
 
 struct cn_recv {
@@ -152,6 +157,9 @@ int cn_destroy_ah(uint64_t ah);
 // cn_post_* post n requests whose entries are in sge, in one call of the library.
 // They return how many were accepted; err is the errno about the next one.
 int cn_post_send(uint64_t qp, const struct cn_send *wr, int n, const struct cn_sge *sge, int *err);
+int cn_bind_mw1(uint64_t qp, const struct cn_send *wr, uint32_t *rkey);
+int cn_alloc_mw(uint64_t pd, uint32_t type, uint64_t *mw, uint32_t *rkey);
+int cn_dealloc_mw(uint64_t mw);
 int cn_post_recv(uint64_t qp, int shared, const struct cn_recv *wr, int n, const struct cn_sge *sge, int *err);
 
 int cn_cm_channel(uint64_t *ch, int *fd);

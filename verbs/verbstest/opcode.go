@@ -28,10 +28,11 @@ func wcOpOf(op verbs.Opcode) verbs.WCOp {
 	}
 }
 
-// neededCaps are the capabilities that an operation needs.
+// neededCaps are the capabilities of which an operation needs one, if there are any.
 var neededCaps = map[verbs.Opcode]verbs.Caps{
 	verbs.OpSend: 0, verbs.OpWrite: 0, verbs.OpRead: 0,
-	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpSendInvalidate: verbs.CapSendInvalidate,
+	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpSendInvalidate: verbs.CapSendInvalidate | verbs.CapMW2,
+	verbs.OpLocalInv: verbs.CapMW2, verbs.OpBindMW: verbs.CapMW1 | verbs.CapMW2,
 	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
 }
 
@@ -336,15 +337,13 @@ func testInvalidateRefused(t *testing.T, dev *verbs.Device) {
 }
 
 // testRefusals posts each operation that the device lacks: it must say which
-// operation, and the queue pair must be unharmed. Operations on memory windows
-// are of devices that have windows; this interface has none yet.
+// operation, and the queue pair must be unharmed.
 // parity: V29
 func testRefusals(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	caps := attr(t, dev).Caps
 	for op := verbs.OpWrite; op <= verbs.OpSendInvalidate; op++ {
-		need, known := neededCaps[op]
-		if known && caps.Has(need) {
+		if need := neededCaps[op]; need == 0 || caps&need != 0 {
 			continue
 		}
 		wr := p.Active.RDMA(1, op, 0, 8, p.Passive)

@@ -59,6 +59,14 @@ var groups = []group{
 		{"Keys", Options{}, testKeys}, {"GuessedKeys", Options{}, testGuessedKeys},
 		{"Unregistered", Options{}, testUnregistered},
 	}},
+	{"MW", []test{
+		{"Types", Options{}, testMWTypes}, {"Bind", exact, testMWBind}, {"Order", exact, testMWOrder}, {"Beyond", exact, testMWBeyond},
+		{"Rights", exact, testMWRights}, {"OtherQP", exact, testMWOtherQP}, {"LocalInvalidate", exact, testMWLocalInvalidate},
+		{"Invalidated", exact, testMWInvalidated}, {"SendInvalidate", exact, testMWSendInvalidate},
+		{"BindRefused", exact, testMWBindRefused}, {"BindTwice", exact, testMWBindTwice},
+		{"InvalidateUnknown", exact, testMWInvalidateUnknown}, {"InvalidateTwice", exact, testMWInvalidateTwice},
+		{"BusyRegion", exact, testMWBusyRegion}, {"Misuse", exact, testMWMisuse},
+	}},
 	{"CQ", []test{
 		{"PollBatch", Options{}, testPollBatch}, {"Resize", Options{}, testResize}, {"Status", exact, testStatus},
 		{"Arm", Options{}, testArm}, {"ArmLosesNothing", Options{}, testArmLosesNothing},

@@ -82,6 +82,11 @@ func (p *pd) CreateAH(verbs.AHAttr) (verbs.AddressHandle, error) {
 	return nil, verbs.Unsupported("create address handle", "the device has reliable connections only")
 }
 
+// AllocMW refuses: the device has no memory windows.
+func (p *pd) AllocMW(t verbs.MWType) (verbs.MemoryWindow, error) {
+	return nil, verbs.Unsupported("allocate memory window", "the device has no memory windows of type %d", t)
+}
+
 // slice returns the n bytes at addr in m, or nil if they leave the region.
 func (m *mr) slice(addr, n uint64) []byte {
 	size := uint64(len(m.region.Bytes))
