@@ -89,6 +89,14 @@ func dialListener(t testing.TB, l *verbs.Listener) *peer {
 func acceptRaw(t testing.TB, s *side, req mpa.Frame, param verbs.ConnParam) *peer {
 	t.Helper()
 	p, l := dialRaw(t, s)
+	p.accepted(s, l, req, param)
+	return p
+}
+
+// accepted has s accept the connection of p, which has dialed l and sends req.
+func (p *peer) accepted(s *side, l *verbs.Listener, req mpa.Frame, param verbs.ConnParam) {
+	t := p.t
+	t.Helper()
 	p.writeFrame(req)
 	r, err := l.Accept(testContext(t))
 	if err != nil {
@@ -102,7 +110,6 @@ func acceptRaw(t testing.TB, s *side, req mpa.Frame, param verbs.ConnParam) *pee
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return p
 }
 
 // listenRaw returns a TCP listener for a device to dial.

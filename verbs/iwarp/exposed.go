@@ -1,0 +1,170 @@
+package iwarp
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/verbs"
+)
+
+// peerWrites are the rights by which peers change the bytes of a region.
+const peerWrites = verbs.RemoteWrite | verbs.RemoteAtomic
+
+// exposed is the exposure of this process's memory by all its devices, because two devices may have regions of the same memory.
+var exposed exposure
+
+// exposure finds out whether peers write to a span of memory while a connection needs it unchanged. RegMR adds a region with a right of peerWrites
+// before the region has a key, and Close drops it after the last access. A region whose key was revoked stays until Close, because a Write that has
+// come before may still be under way.
+//
+// A connection begins a watch of the span, and ends it later. A Write or atomic of a peer begins before the device stores its bytes, and ends when they
+// are stored. Each of the two looks for the other after it has made itself visible, so at least one of them finds the other:
+//
+//	watch                          Write or atomic
+//	watching++                     writers++ of its region
+//	writers of regions that        watching: if there are watches, reached
+//	reach the span: not begun      is set in those of its bytes
+//
+// Regions are sorted, so one search finds those that begin before the end of the span. Each has the largest end of itself and of those before it, so the
+// walk from there to lower addresses ends when no region is left that reaches the span:
+//
+//	regions   ├───────────┤   ├──┤     ├────────┤
+//	begin     a               b        c
+//	reach     A               A B      C
+//	span                 ├─────┤
+type exposure struct {
+	watching atomic.Int64 // number of watches
+
+	mu sync.Mutex
+	// regions are sorted by their beginnings.
+	// +checklocks:mu
+	regions []exposedRegion
+	// +checklocks:mu
+	watches []*watch
+}
+
+// longestWalk is the largest number of regions that begin looks at. It bounds the time of a watch among many regions of the same memory.
+const longestWalk = 64
+
+// exposedRegion is a region in an exposure.
+type exposedRegion struct {
+	span
+	reach uint64 // largest end of this region and of those before it
+	m     *mr
+}
+
+// span is a range of virtual addresses. end is the address behind it.
+type span struct{ begin, end uint64 }
+
+func spanOf(b []byte) span {
+	a := hostmem.Addr(b)
+	return span{a, a + uint64(len(b))}
+}
+
+func compareBegin(r exposedRegion, a uint64) int { return cmp.Compare(r.begin, a) }
+
+func (s span) overlaps(o span) bool { return s.begin < o.end && o.begin < s.end }
+
+// watch is a span to which no peer is to write. It has a place in an exposure from begin to end.
+type watch struct {
+	span
+	index   int  // in exposure.watches
+	reached bool // a peer has begun to write to the span since begin; guarded by exposure.mu
+}
+
+// add adds a region that has no key yet.
+func (e *exposure) add(m *mr) {
+	s := spanOf(m.buf)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(e.regions, s.begin, compareBegin)
+	e.regions = slices.Insert(e.regions, i, exposedRegion{span: s, m: m})
+	e.measureLocked(i)
+}
+
+// drop removes a region that was added, and to which no access is under way.
+func (e *exposure) drop(m *mr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(e.regions, spanOf(m.buf).begin, compareBegin)
+	for e.regions[i].m != m { // several regions may begin there
+		i++
+	}
+	e.regions = slices.Delete(e.regions, i, i+1)
+	e.measureLocked(i)
+	if len(e.regions) == 0 {
+		e.regions = nil // frees the memory of many
+	}
+}
+
+// measureLocked sets the reach of region i and of those behind it. All were right before a region was added or removed at i.
+//
+// +checklocks:e.mu
+func (e *exposure) measureLocked(i int) {
+	var reach uint64
+	if i > 0 {
+		reach = e.regions[i-1].reach
+	}
+	for ; i < len(e.regions); i++ {
+		r := &e.regions[i]
+		if reach = max(reach, r.end); r.reach == reach {
+			return // the others do not change either
+		}
+		r.reach = reach
+	}
+}
+
+// begin makes w watch s. It returns false, and does not begin, if a peer writes to a region that reaches s, or if there are too many such regions.
+func (e *exposure) begin(w *watch, s span) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watching.Add(1)
+	i, _ := slices.BinarySearchFunc(e.regions, s.end, compareBegin)
+	for walk := 0; i > 0 && e.regions[i-1].reach > s.begin; walk++ {
+		i--
+		if r := &e.regions[i]; walk == longestWalk || r.overlaps(s) && r.m.writers.Load() > 0 {
+			e.watching.Add(-1)
+			return false
+		}
+	}
+	*w = watch{span: s, index: len(e.watches)}
+	e.watches = append(e.watches, w)
+	return true
+}
+
+// reached reports whether a peer has begun to write to the span of w since begin.
+func (e *exposure) reached(w *watch) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return w.reached
+}
+
+// end ends the watch w, which has begun.
+func (e *exposure) end(w *watch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watching.Add(-1)
+	last := len(e.watches) - 1
+	e.watches[w.index] = e.watches[last]
+	e.watches[w.index].index = w.index
+	e.watches[last] = nil
+	e.watches = e.watches[:last]
+}
+
+// beginWrite precedes the storing of bytes of a peer in s, which is in m. The caller calls endWrite when they are stored.
+func (e *exposure) beginWrite(m *mr, s span) {
+	m.writers.Add(1)
+	if e.watching.Load() == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range e.watches {
+		w.reached = w.reached || w.overlaps(s)
+	}
+}
+
+func (e *exposure) endWrite(m *mr) { m.writers.Add(-1) }

@@ -1,0 +1,497 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+// TestExposure compares an exposure with a list of its regions, in random histories of short regions, writes and watches, which overlap and touch.
+func TestExposure(t *testing.T) {
+	const size, most = 48, 40
+	mem := make([]byte, size)
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		type region struct {
+			from, to int
+			x        *iwarp.ExposedRegion
+			writes   int
+		}
+		type watch struct {
+			from, to int
+			end      func() bool
+			reached  bool
+		}
+		var x iwarp.Exposure
+		var regions []*region
+		var watches []*watch
+		span := func(low, high int) (from, to int) {
+			from = low + rng.IntN(high-low)
+			return from, from + 1 + rng.IntN(min(high-from, 1+rng.IntN(12)))
+		}
+		for range 1000 {
+			from, to := span(0, size)
+			switch op := rng.IntN(6); {
+			case op == 0 && len(regions) < most:
+				regions = append(regions, &region{from: from, to: to, x: x.Add(mem[from:to])})
+			case op == 1 && len(regions) > 0:
+				i := rng.IntN(len(regions))
+				if r := regions[i]; r.writes == 0 {
+					r.x.Drop()
+					regions = slices.Delete(regions, i, i+1)
+				}
+			case op == 2 && len(regions) > 0:
+				r := regions[rng.IntN(len(regions))]
+				from, to = span(r.from, r.to)
+				r.x.BeginWrite(mem[from:to])
+				r.writes++
+				for _, w := range watches {
+					w.reached = w.reached || from < w.to && w.from < to
+				}
+			case op == 3 && len(regions) > 0:
+				if r := regions[rng.IntN(len(regions))]; r.writes > 0 {
+					r.x.EndWrite()
+					r.writes--
+				}
+			case op == 4:
+				want := !slices.ContainsFunc(regions, func(r *region) bool { return r.writes > 0 && r.from < to && from < r.to })
+				end, ok := x.Watch(mem[from:to])
+				if ok != want {
+					t.Fatalf("seed %d: bytes %d to %d are watched: %t, want %t", seed, from, to, ok, want)
+				}
+				if ok {
+					watches = append(watches, &watch{from: from, to: to, end: end})
+				}
+			case op == 5 && len(watches) > 0:
+				i := rng.IntN(len(watches))
+				if w := watches[i]; w.end() != w.reached {
+					t.Fatalf("seed %d: bytes %d to %d were reached: %t, want %t", seed, w.from, w.to, !w.reached, w.reached)
+				}
+				watches = slices.Delete(watches, i, i+1)
+			}
+		}
+	}
+}
+
+// TestExposureOfMany has more regions of the same memory than a watch looks at: it does not begin.
+func TestExposureOfMany(t *testing.T) {
+	var x iwarp.Exposure
+	mem := make([]byte, 64)
+	for i := range 200 {
+		end, ok := x.Watch(mem)
+		if ok != (i <= iwarp.LongestWalk) {
+			t.Errorf("with %d regions: %t", i, ok)
+		}
+		if ok {
+			end()
+		}
+		x.Add(mem)
+	}
+}
+
+// TestExposureRace has writers of one region and a goroutine that watches its bytes and copies them. A copy is refused or whole: it has no byte that was
+// written after the watch began.
+func TestExposureRace(t *testing.T) {
+	var x iwarp.Exposure
+	mem := make([]byte, 64)
+	region := x.Add(mem)
+	var word atomic.Uint64 // stands for the bytes
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !stop.Load() {
+				region.BeginWrite(mem)
+				word.Add(1)
+				region.EndWrite()
+			}
+		})
+	}
+	for range 20_000 {
+		end, ok := x.Watch(mem)
+		if !ok {
+			continue
+		}
+		before := word.Load()
+		after := word.Load()
+		if reached := end(); before != after && !reached {
+			t.Fatal("a write to watched bytes was not noticed")
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
+// register registers b with a protection domain of s, or with another one of the same device, or of another device.
+func (s *side) register(t *testing.T, domain string, b []byte, access verbs.Access) (mr *verbs.MR, of *side) {
+	t.Helper()
+	pd := s.pd
+	of = s
+	if domain == "other domain" {
+		other, err := s.dev.AllocPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeAtEnd(t, other.Close)
+		pd = other
+	} else if domain == "other device" {
+		of = newSide(t, iwarp.Config{}, nil)
+		pd = of.pd
+	}
+	mr, err := pd.RegMR(b, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mr, of
+}
+
+// TestRunExposed plays a stream with a Write behind the first segment of a read, so that the guesses behind that segment are wrong. There are none while a
+// peer writes to a region that has one of their bytes.
+func TestRunExposed(t *testing.T) {
+	const first, all = 60, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteAtomic
+	size := runSizes[0]
+	for _, test := range []struct {
+		name    string
+		sink    verbs.Access // of the region of the sink
+		domain  string
+		off, n  int // bytes of the sink in another region; 0: there is none
+		writes  bool
+		ended   bool // the write is over
+		guesses bool
+	}{
+		{name: "no rights of peers", sink: verbs.LocalWrite, guesses: true},
+		{name: "sink that peers may write", sink: all, guesses: true},
+		{name: "sink that a peer writes", sink: all, writes: true},
+		{name: "sink that a peer has written", sink: all, writes: true, ended: true, guesses: true},
+		{name: "overlap", n: size, guesses: true},
+		{name: "overlap with a write", n: size, writes: true},
+		{name: "overlap with a write that is over", n: size, writes: true, ended: true, guesses: true},
+		{name: "other domain", domain: "other domain", n: size, writes: true},
+		{name: "other device", domain: "other device", n: size, writes: true},
+		{name: "first byte", off: first, n: 1, writes: true},
+		{name: "up to first byte", n: first + 1, writes: true},
+		{name: "touches first byte", n: first, writes: true, guesses: true},
+		{name: "last byte", off: size - 1, n: 1, writes: true},
+		{name: "from last byte", off: size - 1, n: 50, writes: true},
+		{name: "touches last byte", off: size, n: 50, writes: true, guesses: true},
+		{name: "in the middle", domain: "other domain", off: size / 2, n: 1, writes: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			access := verbs.LocalWrite
+			if test.sink != 0 {
+				access = test.sink
+			}
+			g := newRunSide(t, iwarp.Config{NoCRC: true}, access)
+			g.connect(t, true)
+			region, of := g.mem, g.side
+			if test.n > 0 {
+				region, of = g.register(t, test.domain, g.mem.Bytes()[test.off:test.off+test.n], all)
+				closeAtEnd(t, region.Close)
+			}
+			if test.writes {
+				if end := iwarp.BeginWrite(of.dev, region, 0, 1); test.ended {
+					end()
+				} else {
+					defer end()
+				}
+			}
+			c := runCase{build: func(g *runRig) {
+				for i := range runSizes {
+					g.respond(i, []int{first}, func(k int) {
+						if i == 0 && k == 1 {
+							g.add(writeTo(g.target.Remote()), g.data[500:560])
+						}
+					})
+				}
+			}}
+			before := g.dev.Stats()["rx_staged_bytes"]
+			if o := c.play(t, g, (*runRig).whole); o.Err != "" || len(o.Completions) != len(runSizes) {
+				t.Errorf("%d completions, error %q", len(o.Completions), o.Err)
+			}
+			if n := g.dev.Stats()["rx_staged_bytes"] - before; (n > 0) != test.guesses {
+				t.Errorf("%d bytes were moved", n)
+			}
+			if _, calls := iwarp.Exposed(); calls != 0 {
+				t.Errorf("%d calls are watched after their end", calls)
+			}
+		})
+	}
+}
+
+// TestRunExposedCases plays all streams while a peer writes to the region of the sinks: FPDU by FPDU and at once are the same, and no bytes are moved.
+func TestRunExposedCases(t *testing.T) {
+	for _, c := range runCases() {
+		t.Run(c.name, func(t *testing.T) {
+			g, ref := newRunSide(t, iwarp.Config{NoCRC: true}, verbs.LocalWrite|verbs.RemoteWrite), newRunRig(t, true)
+			g.connect(t, true)
+			ref.data = g.data
+			end := iwarp.BeginWrite(g.dev, g.mem, 0, g.mem.Len())
+			got := c.play(t, g, (*runRig).whole)
+			end()
+			want := c.play(t, ref, (*runRig).fpdus)
+			if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" {
+				t.Errorf("FPDU by FPDU (-) and at once with a write (+):\n%s", d)
+			}
+			if n := g.dev.Stats()["rx_staged_bytes"]; n > 0 {
+				t.Errorf("%d bytes were moved", n)
+			}
+		})
+	}
+}
+
+// TestMoveUnreadExposed: if another peer writes to bytes of guesses between a call and the moving of the bytes, the connection ends. Rights alone, and
+// other bytes, do not matter.
+func TestMoveUnreadExposed(t *testing.T) {
+	const size, all = 64, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteAtomic
+	for _, test := range []struct {
+		name    string
+		domain  string
+		off, n  int // of the other region, in the memory around the sink, which begins at size
+		at, len int // of the write, in that memory; 0: there is none
+		before  bool
+		refused bool
+	}{
+		{name: "no write", off: size, n: size},
+		{name: "no write to an older region", off: size, n: size, before: true},
+		{name: "write to an older region", off: size, n: size, at: size, len: size, before: true, refused: true},
+		{name: "write to a new region", off: size, n: size, at: size, len: size, refused: true},
+		{name: "other domain", domain: "other domain", off: size, n: size, at: size + 3, len: 1, before: true, refused: true},
+		{name: "new region of other domain", domain: "other domain", off: size, n: size, at: size + 3, len: 1, refused: true},
+		{name: "other device", domain: "other device", n: 3 * size, at: 1, len: 3*size - 2, before: true, refused: true},
+		{name: "first byte", n: 3 * size, at: size - 1, len: 2, before: true, refused: true},
+		{name: "last byte", n: 3 * size, at: 2*size - 1, len: 2, before: true, refused: true},
+		{name: "before the first byte", n: 3 * size, at: size - 8, len: 8, before: true},
+		{name: "behind the last byte", n: 3 * size, at: 2 * size, len: 8, before: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, p := opened(t, iwarp.Config{})
+			mem := make([]byte, 3*size)
+			sink, _ := s.register(t, "", mem[size:2*size], verbs.LocalWrite)
+			closeAtEnd(t, sink.Close)
+			to := p.asked(t, s, sink)
+			var region *verbs.MR
+			var of *side
+			register := func() {
+				region, of = s.register(t, test.domain, mem[test.off:test.off+test.n], all)
+				closeAtEnd(t, region.Close)
+			}
+			if test.before {
+				register()
+			}
+			if !iwarp.MoveUnreadAfter(s.dev, p.addr(), sink.Bytes(), func() {
+				if !test.before {
+					register()
+				}
+				if test.len > 0 {
+					iwarp.BeginWrite(of.dev, region, test.at-test.off, test.len)()
+				}
+			}) {
+				t.Fatal("no guesses are made")
+			}
+			if test.refused {
+				wantExposed(t, s, p)
+				return
+			}
+			p.send(to, make([]byte, size))
+			s.want(t, 1, verbs.WCRead, verbs.StatusSuccess)
+		})
+	}
+}
+
+// TestForgedHead has another peer write to the sink of a read by each operation while a call has bytes of a stream there. The peer has the right to, in
+// a region of its own protection domain. The connection whose stream it is ends, and that of the other peer goes on.
+func TestForgedHead(t *testing.T) {
+	const size = 64
+	for name, forge := range map[string]func(q *peer, to verbs.RemoteAddr){
+		"write": func(q *peer, to verbs.RemoteAddr) { q.send(writeTo(to), make([]byte, size)) },
+		"short write": func(q *peer, to verbs.RemoteAddr) { // all its bytes are stored at its end
+			q.send(writeTo(to.Add(5)), make([]byte, 3))
+		},
+		"atomic": func(q *peer, to verbs.RemoteAddr) {
+			q.send(q.untagged(rdmap.OpAtomicRequest), rdmap.AppendAtomicRequest(nil, rdmap.FetchAdd(1, to.RKey, to.Addr+size-8, 1)))
+			q.expect(rdmap.OpAtomicResponse)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, other, p, q := twoStreams(t, iwarp.Config{})
+			p.barrier()
+			q.barrier()
+			mem, err := s.pd.AllocMR(size, verbs.LocalWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAtEnd(t, mem.Close)
+			region, _ := s.register(t, "", mem.Bytes(), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteAtomic)
+			closeAtEnd(t, region.Close)
+			p.asked(t, s, mem)
+			q.device = nil // because sync waits for all connections
+			if !iwarp.MoveUnreadAfter(s.dev, p.addr(), mem.Bytes(), func() {
+				forge(q, region.Remote())
+				q.barrier()
+			}) {
+				t.Fatal("no guesses are made")
+			}
+			wantExposed(t, s, p)
+			q.barrier()
+			if err := other.conn.Err(); err != nil {
+				t.Errorf("the connection of the other peer: %v", err)
+			}
+		})
+	}
+}
+
+// addr is the address of the peer as the device sees it.
+func (p *peer) addr() netip.AddrPort { return p.tc.LocalAddr().(*net.TCPAddr).AddrPort() }
+
+// asked has s ask p for a read into all of sink, and returns the header of a response in one segment.
+func (p *peer) asked(t *testing.T, s *side, sink *verbs.MR) ddp.Header {
+	t.Helper()
+	s.send(t, verbs.SendWR{ID: 1, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{sink.SGE(0, sink.Len())}})
+	_, b := p.expect(rdmap.OpReadRequest)
+	req, _ := rdmap.ParseReadRequest(b)
+	return tagged(rdmap.OpReadResponse, req.SinkSTag, req.SinkTO)
+}
+
+// wantExposed checks that the connection of s to p has ended because another peer has written to the sink of read 1.
+func wantExposed(t *testing.T, s *side, p *peer) {
+	t.Helper()
+	s.want(t, 1, verbs.WCRead, verbs.StatusLocProtErr)
+	if term := p.terminate(); term.Cause() != rdmap.TermLocalCatastrophic {
+		t.Errorf("%v", term)
+	}
+	<-s.conn.Done()
+	if err := s.conn.Err(); !strings.Contains(err.Error(), "another connection wrote to the memory of a read") {
+		t.Errorf("the error does not name the cause: %v", err)
+	}
+}
+
+// TestExposedRegions counts the regions to which peers may write: each is in the list from its registration to its end.
+func TestExposedRegions(t *testing.T) {
+	s := newSide(t, iwarp.Config{}, nil)
+	mem := make([]byte, 64)
+	before, _ := iwarp.Exposed()
+	var mrs []*verbs.MR
+	for range 3 {
+		for _, a := range []verbs.Access{0, verbs.LocalWrite, verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteInvalidate, verbs.LocalWrite | verbs.RemoteWrite, verbs.LocalWrite | verbs.RemoteAtomic} {
+			mr, _ := s.register(t, "", mem, a)
+			mrs = append(mrs, mr)
+		}
+	}
+	if n, _ := iwarp.Exposed(); n != before+6 {
+		t.Errorf("%d regions are in the list, want 6", n-before)
+	}
+	for _, mr := range mrs {
+		if err := mr.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := mr.Close(); err != nil {
+			t.Error("second Close:", err)
+		}
+	}
+	if n, _ := iwarp.Exposed(); n != before {
+		t.Errorf("%d regions are left", n-before)
+	}
+}
+
+// connectTLS connects a peer to g through a relay, which puts the peer's stream into TLS.
+func (g *runRig) connectTLS(t *testing.T, cfg *tls.Config) {
+	t.Helper()
+	l, err := verbs.Listen(g.dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	cfg = cfg.Clone()
+	cfg.NextProtos, cfg.ServerName = []string{"cinnabar-iwarp"}, "127.0.0.1"
+	cfg.DynamicRecordSizingDisabled = true // each Write of up to 16 KiB is a record
+	to := dialListener(t, l)
+	g.secure = tls.Client(to.tc, cfg)
+	relay, addr := listenRaw(t)
+	from, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer(t, from)
+	here, err := relay.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		_, _ = to.tc.Close(), here.Close()
+		wg.Wait()
+	})
+	wg.Go(func() { _, _ = io.Copy(g.secure, here) })
+	wg.Go(func() { _, _ = io.Copy(here, g.secure) })
+	g.accept(t, p, l, false)
+}
+
+// record has the device find the whole stream at once, or as much of it as fits into a record of TLS.
+func (g *runRig) record(t testing.TB) {
+	t.Helper()
+	g.p.sync()
+	if _, err := g.secure.Write(bytes.Join(g.out, nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRunTLS plays each stream inside TLS, at once and FPDU by FPDU. Guesses are made as without TLS.
+func TestRunTLS(t *testing.T) {
+	cfg := secure(t)
+	for _, c := range runCases() {
+		t.Run(c.name, func(t *testing.T) {
+			g, ref := newRunSide(t, cfg, verbs.LocalWrite), newRunSide(t, cfg, verbs.LocalWrite)
+			g.connectTLS(t, cfg.TLS)
+			ref.connectTLS(t, cfg.TLS)
+			ref.data = g.data
+			before := g.dev.Stats()["rx_staged_bytes"]
+			got := c.play(t, g, (*runRig).record)
+			staged := g.dev.Stats()["rx_staged_bytes"] - before
+			want := c.play(t, ref, (*runRig).fpdus)
+			if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" {
+				t.Errorf("FPDU by FPDU (-) and at once (+):\n%s", d)
+			}
+			if c.bad != (got.Err != "") {
+				t.Errorf("error of the connection: %q", got.Err)
+			}
+			if !c.bad && (staged > 0) != c.wrong {
+				t.Errorf("%d bytes were moved", staged)
+			}
+		})
+	}
+}
+
+// BenchmarkExposure measures what a call with guesses pays for its watch, among many regions.
+func BenchmarkExposure(b *testing.B) {
+	for _, n := range []int{0, 100, 10_000} {
+		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
+			var x iwarp.Exposure
+			mem := make([]byte, 64*(n+1))
+			for i := range n {
+				x.Add(mem[64*i : 64*i+64])
+			}
+			sink := mem[64*n:]
+			for b.Loop() {
+				if end, ok := x.Watch(sink); !ok || end() {
+					b.Fatal("the sink is exposed")
+				}
+			}
+		})
+	}
+}

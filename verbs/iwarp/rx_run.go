@@ -1,0 +1,192 @@
+package iwarp
+
+import (
+	"runtime/debug"
+	"sync"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs"
+)
+
+// An FPDU has 65,535 bytes at most, and over an Ethernet often 1,500. A receiver that reads each FPDU by a call of its own makes 17 to 700 calls
+// for 1 MiB. While a segment of a read response comes, the place of the next bytes is almost certain: the other segments of the response follow,
+// with the size of this one, and the rest is the last one. So one call reads a run of FPDUs, each by a guess at its place:
+//
+//	         place of the read's data
+//	         ┌──────────────┬──────────────┬──────────────┬──────┐
+//	         │   present    │    guess     │    guess     │guess │
+//	         └──────────────┴──────────────┴──────────────┴──────┘
+//	plan:    payload, tail+next, payload, gap, payload, gap, …
+//
+// A gap has the trailer of an FPDU and the head of the next one. The FPDUs are then processed one after the other like any others. When the
+// FPDU behind a head has the place that was guessed, its bytes are there already. Otherwise all bytes behind that head are moved in the order of the
+// stream to memory from which readUnread takes them, as if they had been read ahead.
+//
+// A guess names bytes of the read that is under way and nothing else. The peer may write each of them by this response anyway, and none has a
+// defined value before the read is complete. Bytes of Writes and Sends are never guessed, because their places are memory with a value, or
+// unknown.
+//
+// After a wrong guess, heads of FPDUs have lain in the sink of the read, which is memory of the program. Another peer with the right to write to it could
+// change them, and so forge messages of this peer. Therefore the bytes of guesses are watched from before the call until they have been moved (see exposure): no
+// guess is made while a peer writes to a region that has them, and if a peer begins to write to them meanwhile, a wrong guess ends the connection.
+
+const (
+	// runMax is the largest number of guesses of one call. With it the plan has no more than the 64 pieces that a call takes.
+	runMax = 28
+	// runBytes is the largest number of payload bytes in all guesses of one call. It is as much as a device sends by one call.
+	runBytes = 512 << 10
+	// runPause is the number of payload bytes of read responses that come without guesses after a wrong guess, for each byte that was moved
+	// because of it. So moves cost a peer's stream no more than a sixteenth of its bytes.
+	runPause = 16
+	// runPauseLeast is the least length of that pause in bytes.
+	runPauseLeast = 64 << 10
+)
+
+// runPlan has the memory of one call that reads a run.
+type runPlan struct {
+	pieces [2*runMax + 4][]byte
+	gaps   [runMax][3 + mpa.CRCLen + headLen]byte
+}
+
+// runPlans are shared by all connections, because a connection needs one only from a call until the bytes of the call are processed.
+var runPlans = sync.Pool{New: func() any { return new(runPlan) }}
+
+// run is what the receiver knows about the segments that follow.
+type run struct {
+	rest  []byte // places of the bytes that the read expects behind the present segment; nil if no guess is to be made
+	pause int    // payload bytes of read responses that come before the next guess
+	watch watch  // of the bytes of guesses, during readRun
+}
+
+// follow notes the places of the bytes behind the present segment of a read response.
+//
+// +checklocks:c.rxMu
+func (c *conn) follow(rest []byte) {
+	r := &c.rx
+	if r.run.pause > 0 {
+		r.run.pause -= r.seg.Payload
+	} else if !r.seg.Last && len(rest) > 0 {
+		r.run.rest = rest
+	}
+}
+
+// mayRun reports whether the next call reads a run.
+func (r *rxState) mayRun() bool {
+	return r.placed && len(r.run.rest) > 0 && len(r.ahead.unread) == 0
+}
+
+// makeRun appends guesses to the plan for the present FPDU. first is the index of the first guess, and guessed are the bytes of all guesses.
+func (r *rxState) makeRun(p *runPlan) (plan [][]byte, first int, guessed []byte) {
+	plan = append(p.pieces[:0], r.makePlan()...)
+	first = len(plan)
+	end := 0
+	for i := 0; i < runMax && end < len(r.run.rest); i++ {
+		rest := r.run.rest[end:]
+		n := min(r.seg.Payload, len(rest))
+		if end+n > runBytes {
+			break
+		}
+		plan = append(plan, rest[:n:n], p.gaps[i][:mpa.TrailerLen(ddp.TaggedHeaderLen+n)+headLen])
+		end += n
+	}
+	return plan, first, r.run.rest[:end]
+}
+
+// readRun reads a run and processes the input. If a peer writes to a region that has bytes of the guesses, it reads without guesses. full reports whether
+// there may be more.
+//
+// +checklocks:c.rxMu
+func (c *conn) readRun() (n int, full bool, err error) {
+	r := &c.rx
+	p, _ := runPlans.Get().(*runPlan)
+	plan, first, guessed := r.makeRun(p)
+	watched := exposed.begin(&r.run.watch, spanOf(guessed))
+	if !watched {
+		clear(plan[first:])
+		plan = plan[:first]
+	}
+	if c.enterRx() {
+		sink := r.regions[0]
+		n, err = c.read(plan)
+		c.exitRx()
+		full = err == nil && c.arrivedRun(plan, first, sink, n)
+	}
+	if watched {
+		exposed.end(&r.run.watch)
+	}
+	clear(plan)
+	runPlans.Put(p)
+	return n, full, err
+}
+
+// arrivedRun processes n bytes that were read by the plan of a run, and reports whether they filled it.
+//
+// +checklocks:c.rxMu
+func (c *conn) arrivedRun(plan [][]byte, first int, sink *mr, n int) (full bool) {
+	r := &c.rx
+	size := 0 // of the pieces for the FPDU, and the head behind it
+	for _, b := range plan[:first] {
+		size += len(b)
+	}
+	for plan = plan[first:]; ; plan = plan[2:] {
+		full = c.arrived(min(n, size))
+		if n -= size; n <= 0 || len(plan) == 0 {
+			return full && n == 0 && len(plan) == 0
+		}
+		if c.closed.Load() || c.over() {
+			return false
+		}
+		if !r.placedAt(plan[0]) {
+			c.moveUnread(plan, sink, n)
+			return true
+		}
+		copy(r.tail[:r.trailer], plan[1])
+		copy(r.next[:], plan[1][r.trailer:])
+		size = len(plan[0]) + len(plan[1])
+	}
+}
+
+// placedAt reports whether the FPDU whose head has come is a segment of a read response, and b is the place of its payload.
+func (r *rxState) placedAt(b []byte) bool {
+	return r.placed && r.got == 0 && r.seg.Op == rdmap.OpReadResponse && len(r.dst) == 1 && len(r.dst[0]) == len(b) && &r.dst[0][0] == &b[0]
+}
+
+// moveUnread moves n bytes from the pieces of a plan, which lie in sink and in our memory, to memory from which readUnread takes them. These are
+// at most runBytes and some heads for each connection. If sink is closed, the bytes are lost, and if a peer has written to them, they may be of that
+// peer. So the connection fails with the read that has the sink.
+//
+// +checklocks:c.rxMu
+func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
+	r := &c.rx
+	r.run.rest, r.run.pause = nil, max(runPause*n, runPauseLeast)
+	unread, there := make([]byte, n), sink.enter()
+	if there {
+		there = gatherGuarded(unread, plan)
+		sink.exit()
+	}
+	t := rdmap.TermLocalCatastrophic.Terminate()
+	switch {
+	case !there:
+		t.Detail = "the region was deregistered or unmapped while it was read into"
+	case exposed.reached(&r.run.watch): // after the bytes were copied, because a peer may change them before
+		t.Detail = "another connection wrote to the memory of a read while the memory was read into"
+	default:
+		r.ahead.unread = unread
+		return
+	}
+	c.refuse(refused(&t).failOldest(verbs.StatusLocProtErr))
+}
+
+// gatherGuarded copies pieces of registered memory to dst one after the other, until dst is full; false means that the memory is not there.
+func gatherGuarded(dst []byte, pieces [][]byte) (there bool) {
+	defer unguard(debug.SetPanicOnFault(true), &there)
+	for _, b := range pieces {
+		n := min(len(b), len(dst))
+		hostmem.CopyExposed(dst[:n], b[:n])
+		dst = dst[n:]
+	}
+	return true
+}
