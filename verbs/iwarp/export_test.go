@@ -154,9 +154,20 @@ func Evict(dev *verbs.Device) bool {
 	return d.evict(d.connections()[0])
 }
 
-// Refused reports whether a connection of dev reads no more, because its peer has broken a rule.
-func Refused(dev *verbs.Device) bool {
-	return slices.ContainsFunc(dev.Driver().(*device).connections(), (*conn).over)
+// Read reads the input of the only connection of dev, and returns the number of bytes that have come. over says that the connection reads no more,
+// and stalled that it does not before a receive is posted.
+func Read(dev *verbs.Device) (n uint64, over, stalled bool) {
+	list := dev.Driver().(*device).connections()
+	if len(list) == 0 {
+		return 0, true, false
+	}
+	c := list[0]
+	c.rxMu.Lock()
+	c.receiveLocked(false)
+	n, over, stalled = c.rxStats.bytes, c.over(), c.rx.stalled
+	c.rxMu.Unlock()
+	c.afterRx()
+	return n, over, stalled
 }
 
 // MoveUnreadAfter acts as if the connection of dev to remote had read bytes into mem by a wrong guess, and moves them after between. guesses is false,
@@ -197,8 +208,8 @@ type ExposedRegion struct {
 }
 
 // Add adds a region of b.
-func (x *Exposure) Add(b []byte) *ExposedRegion {
-	r := &ExposedRegion{&x.e, &mr{buf: b}}
+func (x *Exposure) Add(b []byte, access verbs.Access) *ExposedRegion {
+	r := &ExposedRegion{&x.e, &mr{buf: b, access: access}}
 	x.e.add(r.m)
 	return r
 }
@@ -221,7 +232,7 @@ func (x *Exposure) Watch(b []byte) (end func() (reached bool), ok bool) {
 	}, x.e.begin(w, spanOf(b))
 }
 
-// Exposed returns the numbers of regions of all devices to which peers may write, and of calls with guesses that are under way.
+// Exposed returns the numbers of regions of all devices that peers may read or write, and of calls with guesses that are under way.
 func Exposed() (regions, calls int) {
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()

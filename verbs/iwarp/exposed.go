@@ -10,15 +10,19 @@ import (
 	"cinnabar/verbs"
 )
 
-// peerWrites are the rights by which peers change the bytes of a region.
-const peerWrites = verbs.RemoteWrite | verbs.RemoteAtomic
+const (
+	// peerWrites are the rights by which peers change the bytes of a region.
+	peerWrites = verbs.RemoteWrite | verbs.RemoteAtomic
+	// peerAccess are the rights by which peers change or see them.
+	peerAccess = peerWrites | verbs.RemoteRead
+)
 
 // exposed is the exposure of this process's memory by all its devices, because two devices may have regions of the same memory.
 var exposed exposure
 
-// exposure finds out whether peers write to a span of memory while a connection needs it unchanged. RegMR adds a region with a right of peerWrites
-// before the region has a key, and Close drops it after the last access. A region whose key was revoked stays until Close, because a Write that has
-// come before may still be under way.
+// exposure finds out whether peers write to a span of memory, or may read it, while a connection has bytes there that are meant for others. RegMR adds a
+// region with a right of peerAccess before the region has a key, and Close drops it after the last access. A region whose key was revoked stays until
+// Close, because an access that was asked for before may still be under way.
 //
 // A connection begins a watch of the span, and ends it later. A Write or atomic of a peer begins before the device stores its bytes, and ends when they
 // are stored. Each of the two looks for the other after it has made itself visible, so at least one of them finds the other:
@@ -27,6 +31,9 @@ var exposed exposure
 //	watching++                     writers++ of its region
 //	writers of regions that        watching: if there are watches, reached
 //	reach the span: not begun      is set in those of its bytes
+//
+// A region that peers may read prevents a watch of its bytes, because a read response takes its bytes from the memory at any time. Such a region is
+// added when no watch of its bytes is left.
 //
 // Regions are sorted, so one search finds those that begin before the end of the span. Each has the largest end of itself and of those before it, so the
 // walk from there to lower addresses ends when no region is left that reaches the span:
@@ -44,6 +51,7 @@ type exposure struct {
 	regions []exposedRegion
 	// +checklocks:mu
 	watches []*watch
+	ended   sync.Cond // a watch has ended; add sets its lock
 }
 
 // longestWalk is the largest number of regions that begin looks at. It bounds the time of a watch among many regions of the same memory.
@@ -68,18 +76,22 @@ func compareBegin(r exposedRegion, a uint64) int { return cmp.Compare(r.begin, a
 
 func (s span) overlaps(o span) bool { return s.begin < o.end && o.begin < s.end }
 
-// watch is a span to which no peer is to write. It has a place in an exposure from begin to end.
+// watch is a span that no peer is to write or read. It has a place in an exposure from begin to end.
 type watch struct {
 	span
 	index   int  // in exposure.watches
 	reached bool // a peer has begun to write to the span since begin; guarded by exposure.mu
 }
 
-// add adds a region that has no key yet.
+// add adds a region that has no key yet. For a region that peers may read it waits for the watches of its bytes, which last as long as one call.
 func (e *exposure) add(m *mr) {
 	s := spanOf(m.buf)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.ended.L = &e.mu
+	for m.access&verbs.RemoteRead != 0 && slices.ContainsFunc(e.watches, func(w *watch) bool { return w.overlaps(s) }) {
+		e.ended.Wait()
+	}
 	i, _ := slices.BinarySearchFunc(e.regions, s.begin, compareBegin)
 	e.regions = slices.Insert(e.regions, i, exposedRegion{span: s, m: m})
 	e.measureLocked(i)
@@ -117,7 +129,8 @@ func (e *exposure) measureLocked(i int) {
 	}
 }
 
-// begin makes w watch s. It returns false, and does not begin, if a peer writes to a region that reaches s, or if there are too many such regions.
+// begin makes w watch s. It returns false, and does not begin, if a peer writes to a region that has bytes of s, or may read them, or if too many
+// regions reach s.
 func (e *exposure) begin(w *watch, s span) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,7 +138,7 @@ func (e *exposure) begin(w *watch, s span) bool {
 	i, _ := slices.BinarySearchFunc(e.regions, s.end, compareBegin)
 	for walk := 0; i > 0 && e.regions[i-1].reach > s.begin; walk++ {
 		i--
-		if r := &e.regions[i]; walk == longestWalk || r.overlaps(s) && r.m.writers.Load() > 0 {
+		if r := &e.regions[i]; walk == longestWalk || r.overlaps(s) && (r.m.access&verbs.RemoteRead != 0 || r.m.writers.Load() > 0) {
 			e.watching.Add(-1)
 			return false
 		}
@@ -152,6 +165,7 @@ func (e *exposure) end(w *watch) {
 	e.watches[w.index].index = w.index
 	e.watches[last] = nil
 	e.watches = e.watches[:last]
+	e.ended.Broadcast()
 }
 
 // beginWrite precedes the storing of bytes of a peer in s, which is in m. The caller calls endWrite when they are stored.

@@ -13,8 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
+	"testing/synctest"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
@@ -31,6 +30,7 @@ func TestExposure(t *testing.T) {
 		type region struct {
 			from, to int
 			x        *iwarp.ExposedRegion
+			readable bool
 			writes   int
 		}
 		type watch struct {
@@ -49,7 +49,13 @@ func TestExposure(t *testing.T) {
 			from, to := span(0, size)
 			switch op := rng.IntN(6); {
 			case op == 0 && len(regions) < most:
-				regions = append(regions, &region{from: from, to: to, x: x.Add(mem[from:to])})
+				r := &region{from: from, to: to}
+				access := verbs.RemoteWrite
+				if rng.IntN(8) == 0 && !slices.ContainsFunc(watches, func(w *watch) bool { return from < w.to && w.from < to }) { // otherwise it would wait
+					access, r.readable = verbs.RemoteRead, true
+				}
+				r.x = x.Add(mem[from:to], access)
+				regions = append(regions, r)
 			case op == 1 && len(regions) > 0:
 				i := rng.IntN(len(regions))
 				if r := regions[i]; r.writes == 0 {
@@ -70,7 +76,7 @@ func TestExposure(t *testing.T) {
 					r.writes--
 				}
 			case op == 4:
-				want := !slices.ContainsFunc(regions, func(r *region) bool { return r.writes > 0 && r.from < to && from < r.to })
+				want := !slices.ContainsFunc(regions, func(r *region) bool { return (r.readable || r.writes > 0) && r.from < to && from < r.to })
 				end, ok := x.Watch(mem[from:to])
 				if ok != want {
 					t.Fatalf("seed %d: bytes %d to %d are watched: %t, want %t", seed, from, to, ok, want)
@@ -89,6 +95,43 @@ func TestExposure(t *testing.T) {
 	}
 }
 
+// TestExposureOfReaders adds a region that peers may read: it waits for watches of its bytes, and for no others.
+func TestExposureOfReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x iwarp.Exposure
+		mem := make([]byte, 64)
+		watch := func(b []byte) (end func() bool) {
+			end, ok := x.Watch(b)
+			if !ok {
+				t.Fatal("the watch does not begin")
+			}
+			return end
+		}
+		ends := []func() bool{watch(mem[:10]), watch(mem[9:20]), watch(mem[30:])}
+		x.Add(mem[:10], verbs.RemoteWrite)
+		x.Add(mem[20:30], verbs.RemoteRead)
+		added := false
+		go func() {
+			x.Add(mem[5:30], verbs.LocalWrite|verbs.RemoteRead)
+			added = true
+		}()
+		for i, end := range ends[:2] {
+			synctest.Wait()
+			if added {
+				t.Errorf("the region is there before the end of watch %d", i)
+			}
+			end()
+		}
+		synctest.Wait()
+		if !added {
+			t.Error("the region waits for a watch of other bytes")
+		}
+		if _, ok := x.Watch(mem[29:30]); ok {
+			t.Error("bytes that peers may read are watched")
+		}
+	})
+}
+
 // TestExposureOfMany has more regions of the same memory than a watch looks at: it does not begin.
 func TestExposureOfMany(t *testing.T) {
 	var x iwarp.Exposure
@@ -101,7 +144,7 @@ func TestExposureOfMany(t *testing.T) {
 		if ok {
 			end()
 		}
-		x.Add(mem)
+		x.Add(mem, verbs.RemoteWrite)
 	}
 }
 
@@ -110,7 +153,7 @@ func TestExposureOfMany(t *testing.T) {
 func TestExposureRace(t *testing.T) {
 	var x iwarp.Exposure
 	mem := make([]byte, 64)
-	region := x.Add(mem)
+	region := x.Add(mem, verbs.RemoteWrite)
 	var word atomic.Uint64 // stands for the bytes
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -162,13 +205,14 @@ func (s *side) register(t *testing.T, domain string, b []byte, access verbs.Acce
 }
 
 // TestRunExposed plays a stream with a Write behind the first segment of a read, so that the guesses behind that segment are wrong. There are none while a
-// peer writes to a region that has one of their bytes.
+// peer writes to a region that has one of their bytes, or may read it.
 func TestRunExposed(t *testing.T) {
 	const first, all = 60, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteAtomic
 	size := runSizes[0]
 	for _, test := range []struct {
 		name    string
 		sink    verbs.Access // of the region of the sink
+		rights  verbs.Access // of the other region; 0: all but RemoteRead
 		domain  string
 		off, n  int // bytes of the sink in another region; 0: there is none
 		writes  bool
@@ -179,6 +223,10 @@ func TestRunExposed(t *testing.T) {
 		{name: "sink that peers may write", sink: all, guesses: true},
 		{name: "sink that a peer writes", sink: all, writes: true},
 		{name: "sink that a peer has written", sink: all, writes: true, ended: true, guesses: true},
+		{name: "sink that peers may read", sink: verbs.LocalWrite | verbs.RemoteRead},
+		{name: "overlap that peers may read", rights: verbs.RemoteRead, n: size},
+		{name: "last byte that peers of another device may read", rights: verbs.RemoteRead, domain: "other device", off: size - 1, n: 1},
+		{name: "touches a byte that peers may read", rights: verbs.RemoteRead, off: size, n: 1, guesses: true},
 		{name: "overlap", n: size, guesses: true},
 		{name: "overlap with a write", n: size, writes: true},
 		{name: "overlap with a write that is over", n: size, writes: true, ended: true, guesses: true},
@@ -201,7 +249,11 @@ func TestRunExposed(t *testing.T) {
 			g.connect(t, true)
 			region, of := g.mem, g.side
 			if test.n > 0 {
-				region, of = g.register(t, test.domain, g.mem.Bytes()[test.off:test.off+test.n], all)
+				rights := all
+				if test.rights != 0 {
+					rights = test.rights
+				}
+				region, of = g.register(t, test.domain, g.mem.Bytes()[test.off:test.off+test.n], rights)
 				closeAtEnd(t, region.Close)
 			}
 			if test.writes {
@@ -245,7 +297,7 @@ func TestRunExposedCases(t *testing.T) {
 			got := c.play(t, g, (*runRig).whole)
 			end()
 			want := c.play(t, ref, (*runRig).fpdus)
-			if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" {
+			if d := differs(want.neutral(ref), got.neutral(g)); d != "" {
 				t.Errorf("FPDU by FPDU (-) and at once with a write (+):\n%s", d)
 			}
 			if n := g.dev.Stats()["rx_staged_bytes"]; n > 0 {
@@ -255,8 +307,8 @@ func TestRunExposedCases(t *testing.T) {
 	}
 }
 
-// TestMoveUnreadExposed: if another peer writes to bytes of guesses between a call and the moving of the bytes, the connection ends. Rights alone, and
-// other bytes, do not matter.
+// TestMoveUnreadExposed: if another peer writes to bytes of guesses between a call and the moving of the bytes, the connection ends. Rights to write alone, and
+// other bytes, do not matter. The bytes are cleared.
 func TestMoveUnreadExposed(t *testing.T) {
 	const size, all = 64, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteAtomic
 	for _, test := range []struct {
@@ -294,6 +346,7 @@ func TestMoveUnreadExposed(t *testing.T) {
 			if test.before {
 				register()
 			}
+			fill(sink.Bytes(), 1)
 			if !iwarp.MoveUnreadAfter(s.dev, p.addr(), sink.Bytes(), func() {
 				if !test.before {
 					register()
@@ -303,6 +356,9 @@ func TestMoveUnreadExposed(t *testing.T) {
 				}
 			}) {
 				t.Fatal("no guesses are made")
+			}
+			if !zero(sink.Bytes()) {
+				t.Error("moved bytes are left in the sink")
 			}
 			if test.refused {
 				wantExposed(t, s, p)
@@ -381,7 +437,7 @@ func wantExposed(t *testing.T, s *side, p *peer) {
 	}
 }
 
-// TestExposedRegions counts the regions to which peers may write: each is in the list from its registration to its end.
+// TestExposedRegions counts the regions that peers may read or write: each is in the list from its registration to its end.
 func TestExposedRegions(t *testing.T) {
 	s := newSide(t, iwarp.Config{}, nil)
 	mem := make([]byte, 64)
@@ -393,8 +449,8 @@ func TestExposedRegions(t *testing.T) {
 			mrs = append(mrs, mr)
 		}
 	}
-	if n, _ := iwarp.Exposed(); n != before+6 {
-		t.Errorf("%d regions are in the list, want 6", n-before)
+	if n, _ := iwarp.Exposed(); n != before+9 {
+		t.Errorf("%d regions are in the list, want 9", n-before)
 	}
 	for _, mr := range mrs {
 		if err := mr.Close(); err != nil {
@@ -438,7 +494,10 @@ func (g *runRig) connectTLS(t *testing.T, cfg *tls.Config) {
 		wg.Wait()
 	})
 	wg.Go(func() { _, _ = io.Copy(g.secure, here) })
-	wg.Go(func() { _, _ = io.Copy(here, g.secure) })
+	wg.Go(func() {
+		_, _ = io.Copy(here, g.secure)
+		_ = here.(*net.TCPConn).CloseWrite() // the peer sees the end of the device's stream
+	})
 	g.accept(t, p, l, false)
 }
 
@@ -464,7 +523,7 @@ func TestRunTLS(t *testing.T) {
 			got := c.play(t, g, (*runRig).record)
 			staged := g.dev.Stats()["rx_staged_bytes"] - before
 			want := c.play(t, ref, (*runRig).fpdus)
-			if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" {
+			if d := differs(want.neutral(ref), got.neutral(g)); d != "" {
 				t.Errorf("FPDU by FPDU (-) and at once (+):\n%s", d)
 			}
 			if c.bad != (got.Err != "") {
@@ -484,7 +543,7 @@ func BenchmarkExposure(b *testing.B) {
 			var x iwarp.Exposure
 			mem := make([]byte, 64*(n+1))
 			for i := range n {
-				x.Add(mem[64*i : 64*i+64])
+				x.Add(mem[64*i:64*i+64], verbs.RemoteWrite)
 			}
 			sink := mem[64*n:]
 			for b.Loop() {

@@ -86,7 +86,7 @@ func (m *mr) Close() error {
 	}
 	m.users.Close()
 	<-m.users.Idle()
-	if m.access&peerWrites != 0 {
+	if m.access&peerAccess != 0 {
 		exposed.drop(m)
 	}
 	if m.locked {
@@ -153,7 +153,7 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 		m.locked = true
 	}
 	p.children.Add(1)
-	if access&peerWrites != 0 {
+	if access&peerAccess != 0 {
 		exposed.add(m)
 	}
 	p.dev.keys.add(m)

@@ -8,7 +8,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +44,7 @@ type runRig struct {
 	mem    *verbs.MR // of the reads and receives; peers may not write to it
 	target *verbs.MR // for Writes, reads and atomics of the peer
 	posted int
-	base   uint64 // bytes that the device had received before out
+	base   uint64 // bytes of the connection that the device had received before out
 	reqs   []rdmap.ReadRequest
 	atomic rdmap.AtomicRequest
 	out    [][]byte // FPDUs of the peer
@@ -132,7 +135,7 @@ func (g *runRig) ask(t testing.TB, recvs int) {
 		req, _ := rdmap.ParseReadRequest(b)
 		g.reqs = append(g.reqs, req)
 	}
-	g.base = g.dev.Stats()["rx_bytes"]
+	g.base, _, _ = iwarp.Read(g.dev)
 }
 
 func (g *runRig) receive(t testing.TB, i int) {
@@ -205,13 +208,8 @@ func (g *runRig) pieces(t testing.TB, n int, cuts ...int) {
 			return
 		}
 		eventually(t, "the device reads", func() bool {
-			_, _, stalled := iwarp.Held(g.dev)
-			select {
-			case <-g.conn.Done():
-				return true
-			default:
-				return stalled || iwarp.Refused(g.dev) || g.dev.Stats()["rx_bytes"] >= g.base+uint64(sent)
-			}
+			n, over, stalled := iwarp.Read(g.dev)
+			return over || stalled || n >= g.base+uint64(sent)
 		})
 	}
 }
@@ -257,7 +255,12 @@ type runOutcome struct {
 func (g *runRig) outcome(t testing.TB) (o runOutcome) {
 	t.Helper()
 	for over := false; !over; {
-		h, b := g.p.read()
+		h, b, more := g.p.readNext()
+		if !more { // after a Terminate of the peer
+			<-g.conn.Done()
+			o.Err = g.conn.Err().Error()
+			break
+		}
 		_, op := rdmap.ParseControl(h.ULP)
 		o.Answers = append(o.Answers, fmt.Sprintf("%v %x", op, b))
 		switch {
@@ -312,6 +315,7 @@ type runCase struct {
 	recvs int
 	late  int // receives that are posted when a message is held
 	wrong bool
+	cut   int // playFuzzed sends as many bytes of the stream; 0: all
 	build func(g *runRig)
 	bad   bool // the device refuses it
 }
@@ -428,6 +432,9 @@ func runCases() []runCase {
 			h.Version = 2
 			g.add(h, g.data[180:240])
 		})},
+		{name: "a terminate", bad: true, build: instead(func(g *runRig) {
+			g.add(g.p.untagged(rdmap.OpTerminate), rdmap.AppendTerminate(nil, rdmap.TermLocalCatastrophic.Terminate()))
+		})},
 		{name: "a short ULPDU", bad: true, build: instead(func(g *runRig) { g.out = append(g.out, append([]byte{0, 3, 0xc1}, make([]byte, 64)...)) })},
 	}
 }
@@ -444,7 +451,7 @@ func TestRun(t *testing.T) {
 				got := c.play(t, g, (*runRig).whole)
 				after := g.dev.Stats()
 				want := c.play(t, ref, (*runRig).fpdus)
-				if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" {
+				if d := differs(want.neutral(ref), got.neutral(g)); d != "" {
 					t.Errorf("FPDU by FPDU (-) and at once (+):\n%s", d)
 				}
 				if c.bad != (got.Err != "") {
@@ -466,21 +473,46 @@ func (o runOutcome) neutral(g *runRig) runOutcome {
 	o.Answers = slices.Clone(o.Answers)
 	for i, a := range o.Answers {
 		for _, r := range g.reqs {
-			a = string(bytes.ReplaceAll([]byte(a), fmt.Appendf(nil, "%08x", r.SinkSTag), []byte("key")))
-			a = string(bytes.ReplaceAll([]byte(a), fmt.Appendf(nil, "%08x", r.SinkSTag+1), []byte("key+1")))
+			a = strings.ReplaceAll(a, fmt.Sprintf("%08x", r.SinkSTag), "key")
+			a = strings.ReplaceAll(a, fmt.Sprintf("%08x", r.SinkSTag+1), "key+1")
 		}
-		for n, mr := range []*verbs.MR{g.mem, g.target} {
-			base := mr.Remote().Addr
-			for off := range mr.Len() {
-				a = string(bytes.ReplaceAll([]byte(a), fmt.Appendf(nil, "%016x", base+uint64(off)), fmt.Appendf(nil, "at%d.%d", n, off)))
-			}
-		}
-		o.Answers[i] = a
+		o.Answers[i] = g.withoutAddresses(a)
 	}
 	if o.Err != "" {
 		o.Err = "over"
 	}
 	return o
+}
+
+// withoutAddresses returns hexadecimal text with the addresses of g's memory replaced by offsets.
+func (g *runRig) withoutAddresses(text string) string {
+	const digits = 16
+	var out strings.Builder
+next:
+	for text != "" {
+		if len(text) >= digits {
+			if to, err := strconv.ParseUint(text[:digits], 16, 64); err == nil {
+				for n, mr := range []*verbs.MR{g.mem, g.target} {
+					if off := to - mr.Remote().Addr; off < uint64(mr.Len()) {
+						fmt.Fprintf(&out, "at%d.%d", n, off)
+						text = text[digits:]
+						continue next
+					}
+				}
+			}
+		}
+		out.WriteByte(text[0])
+		text = text[1:]
+	}
+	return out.String()
+}
+
+// differs returns how two outcomes differ, or "". cmp.Diff takes long for bytes that are equal.
+func differs(want, got runOutcome) string {
+	if reflect.DeepEqual(want, got) {
+		return ""
+	}
+	return cmp.Diff(want, got)
 }
 
 // TestRunWrongCRC: a wrong CRC in any of the FPDUs of a run ends the connection there.
@@ -493,8 +525,11 @@ func TestRunWrongCRC(t *testing.T) {
 		}}
 		g, ref := newRunRig(t, true), newRunRig(t, true)
 		got, want := c.play(t, g, (*runRig).whole), c.play(t, ref, (*runRig).fpdus)
-		if d := cmp.Diff(want.neutral(ref), got.neutral(g)); d != "" || got.Err == "" {
+		if d := differs(want.neutral(ref), got.neutral(g)); d != "" || got.Err == "" {
 			t.Errorf("wrong CRC of FPDU %d, FPDU by FPDU (-) and at once (+):\n%s", k, d)
+		}
+		if !zero(g.mem.Bytes()[60*(k+1) : runSink]) {
+			t.Errorf("wrong CRC of FPDU %d: bytes behind it are left in the sink", k)
 		}
 	}
 }
@@ -514,7 +549,7 @@ func TestRunPieces(t *testing.T) {
 			}
 			for _, n := range sizes {
 				got := c.play(t, g, func(g *runRig, t testing.TB) { g.pieces(t, n) })
-				if d := cmp.Diff(want, got); d != "" {
+				if d := differs(want, got); d != "" {
 					t.Errorf("%s, crc %t, pieces of %d bytes:\n%s", c.name, crc, n, d)
 				}
 			}
@@ -530,9 +565,86 @@ func TestRunCut(t *testing.T) {
 		want := c.play(t, g, (*runRig).whole)
 		for cut := 1; cut < len(bytes.Join(g.out[:6], nil)); cut++ {
 			got := c.play(t, g, func(g *runRig, t testing.TB) { g.pieces(t, 1<<20, cut) })
-			if d := cmp.Diff(want, got); d != "" {
+			if d := differs(want, got); d != "" {
 				t.Fatalf("crc %t, cut at %d:\n%s", crc, cut, d)
 			}
+		}
+	}
+}
+
+// TestRunEnd ends a stream at and around each of the parts of its first FPDUs, three of which come before a send and the others behind it. The program
+// and the peer see no difference between a stream that the device finds at once and one that it finds FPDU by FPDU.
+func TestRunEnd(t *testing.T) {
+	const head, payload, trailer = 16, 60, 6
+	c := runCases()[slices.IndexFunc(runCases(), func(c runCase) bool { return c.name == "a send" })]
+	g := newRunRig(t, true)
+	for k := range 6 {
+		for _, at := range []int{1, 2, head - 1, head, head + 1, head + payload/2, head + payload, head + payload + 1, head + payload + trailer} {
+			c.cut = k*(head+payload+trailer) + at
+			got := c.playFuzzed(t, g, (*runRig).whole)
+			g.connect(t, true)
+			want := c.playFuzzed(t, g, (*runRig).fpdus)
+			g.connect(t, true)
+			if d := differs(want, got); d != "" {
+				t.Fatalf("ends after %d bytes, FPDU by FPDU (-) and at once (+):\n%s", c.cut, d)
+			}
+		}
+	}
+}
+
+// TestRunStalled has the device move the bytes of a run, and stop behind a message that it must not hold. The bytes count for the host until they are
+// processed, or the connection is over.
+func TestRunStalled(t *testing.T) {
+	cfg := iwarp.Config{NoCRC: true, HoldLimit: 200} // one message and its overhead
+	g := newRunSide(t, cfg, verbs.LocalWrite)
+	for _, ends := range []bool{false, true} {
+		g.connect(t, true)
+		g.ask(t, 0)
+		g.all(func() {
+			for range 2 {
+				g.add(g.p.untagged(rdmap.OpSend), g.data[200:260])
+			}
+		})
+		g.finish()
+		g.whole(t)
+		eventually(t, "the device stalls", func() bool {
+			_, _, stalled := iwarp.Held(g.dev)
+			return stalled
+		})
+		const counted = 4 << 10 // for one held message
+		if n := g.dev.Stats()["quota_memory"]; n <= counted {
+			t.Errorf("%d bytes are counted", n)
+		}
+		if ends {
+			if err := g.qp.Close(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			for i := range runRecvs {
+				g.receive(t, i)
+			}
+			g.receive(t, 0)
+			if o := g.outcome(t); o.Err != "" || len(o.Completions) != len(runSizes)+4 {
+				t.Errorf("%d completions, error %q", len(o.Completions), o.Err)
+			}
+		}
+		eventually(t, "no memory is counted", func() bool { return g.dev.Stats()["quota_memory"] == 0 })
+	}
+}
+
+// TestRunMemory: without room for moved bytes in the host's share no guesses are made. Calls without guesses are no refusals.
+func TestRunMemory(t *testing.T) {
+	for _, c := range runCases() {
+		if c.bad || !c.wrong || c.late > 0 {
+			continue
+		}
+		g := newRunSide(t, iwarp.Config{NoCRC: true, MaxMemory: 60}, verbs.LocalWrite)
+		g.connect(t, true)
+		if o := c.play(t, g, (*runRig).whole); o.Err != "" {
+			t.Errorf("%s: %s", c.name, o.Err)
+		}
+		if s := g.dev.Stats(); s["rx_staged_bytes"] > 0 || s["quota_memory"] > 0 || s["quota_memory_refused"] > 0 {
+			t.Errorf("%s: %d bytes were moved, %d are counted, %d were refused", c.name, s["rx_staged_bytes"], s["quota_memory"], s["quota_memory_refused"])
 		}
 	}
 }
@@ -651,7 +763,7 @@ func FuzzReadResponse(f *testing.F) {
 		got := c.playFuzzed(t, g, (*runRig).whole)
 		g.connect(t, crc)
 		want := c.playFuzzed(t, g, (*runRig).fpdus)
-		if d := cmp.Diff(want, got); d != "" {
+		if d := differs(want, got); d != "" {
 			t.Errorf("FPDU by FPDU (-) and at once (+):\n%s", d)
 		}
 	})
@@ -663,6 +775,12 @@ func (c runCase) playFuzzed(t testing.TB, g *runRig, deliver func(*runRig, testi
 	g.ask(t, c.recvs)
 	c.build(g)
 	g.finish()
+	for i, n := 0, 0; c.cut > 0 && i < len(g.out); i++ {
+		b := g.out[i]
+		if n += len(b); n >= c.cut {
+			g.out = append(g.out[:i], b[:len(b)-(n-c.cut)])
+		}
+	}
 	for i := c.recvs; i < runRecvs; i++ {
 		g.receive(t, i)
 	}

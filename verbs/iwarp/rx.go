@@ -124,6 +124,7 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 	for !c.closed.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
 		r.ahead.giveBack()
+		c.giveMoved()
 		switch {
 		case err == nil:
 		case errors.Is(err, sockio.ErrWouldBlock):

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
@@ -29,9 +30,10 @@ import (
 // defined value before the read is complete. Bytes of Writes and Sends are never guessed, because their places are memory with a value, or
 // unknown.
 //
-// After a wrong guess, heads of FPDUs have lain in the sink of the read, which is memory of the program. Another peer with the right to write to it could
-// change them, and so forge messages of this peer. Therefore the bytes of guesses are watched from before the call until they have been moved (see exposure): no
-// guess is made while a peer writes to a region that has them, and if a peer begins to write to them meanwhile, a wrong guess ends the connection.
+// After a wrong guess, heads and payload of other FPDUs have lain in the sink of the read, which is memory of the program. Another peer with the right to
+// write to it could change them, and so forge messages of this peer, and one with the right to read it could see them. Therefore the bytes of guesses are
+// watched from before the call until they have been moved (see exposure): no guess is made while a peer writes to a region that has them, or may read
+// them, and if a peer begins to write to them meanwhile, a wrong guess ends the connection. The bytes are cleared where they have lain.
 
 const (
 	// runMax is the largest number of guesses of one call. With it the plan has no more than the 64 pieces that a call takes.
@@ -59,6 +61,7 @@ type run struct {
 	rest  []byte // places of the bytes that the read expects behind the present segment; nil if no guess is to be made
 	pause int    // payload bytes of read responses that come before the next guess
 	watch watch  // of the bytes of guesses, during readRun
+	moved int    // bytes in ahead.unread that the last run has moved, and that are counted for the host until all are processed
 }
 
 // follow notes the places of the bytes behind the present segment of a read response.
@@ -95,16 +98,19 @@ func (r *rxState) makeRun(p *runPlan) (plan [][]byte, first int, guessed []byte)
 	return plan, first, r.run.rest[:end]
 }
 
-// readRun reads a run and processes the input. If a peer writes to a region that has bytes of the guesses, it reads without guesses. full reports whether
-// there may be more.
+// readRun reads a run and processes the input. Without the permission of beginRun it reads without guesses. full reports whether there may be more.
 //
 // +checklocks:c.rxMu
 func (c *conn) readRun() (n int, full bool, err error) {
 	r := &c.rx
 	p, _ := runPlans.Get().(*runPlan)
 	plan, first, guessed := r.makeRun(p)
-	watched := exposed.begin(&r.run.watch, spanOf(guessed))
-	if !watched {
+	most := 0 // bytes that a wrong guess may move
+	for _, b := range plan[first:] {
+		most += len(b)
+	}
+	run := c.beginRun(guessed, most)
+	if !run {
 		clear(plan[first:])
 		plan = plan[:first]
 	}
@@ -114,12 +120,50 @@ func (c *conn) readRun() (n int, full bool, err error) {
 		c.exitRx()
 		full = err == nil && c.arrivedRun(plan, first, sink, n)
 	}
-	if watched {
-		exposed.end(&r.run.watch)
+	if run {
+		c.endRun(most)
 	}
 	clear(plan)
 	runPlans.Put(p)
 	return n, full, err
+}
+
+// beginRun reports whether a call may have guesses. They have the bytes guessed, and most is the largest number of bytes that are moved if they are wrong. There
+// are no guesses if a peer writes to a region that has these bytes, or may read them, or if the host's share of memory has no room for moved bytes.
+//
+// +checklocks:c.rxMu
+func (c *conn) beginRun(guessed []byte, most int) bool {
+	if !c.account.May(hostquota.Memory, int64(most)) || c.account.Take(hostquota.Memory, int64(most)) != nil { // Take counts a refusal, and this is none
+		return false
+	}
+	if !exposed.begin(&c.rx.run.watch, spanOf(guessed)) {
+		c.account.Give(hostquota.Memory, int64(most))
+		return false
+	}
+	return true
+}
+
+// endRun ends what beginRun has begun, but for the counting of moved bytes.
+//
+// +checklocks:c.rxMu
+func (c *conn) endRun(most int) {
+	r := &c.rx
+	exposed.end(&r.run.watch)
+	r.run.moved = len(r.ahead.unread)
+	if rest := most - r.run.moved; rest > 0 {
+		c.account.Give(hostquota.Memory, int64(rest))
+	}
+}
+
+// giveMoved ends the counting of moved bytes if all are processed.
+//
+// +checklocks:c.rxMu
+func (c *conn) giveMoved() {
+	r := &c.rx
+	if n := r.run.moved; n > 0 && len(r.ahead.unread) == 0 {
+		r.run.moved = 0
+		c.account.Give(hostquota.Memory, int64(n))
+	}
 }
 
 // arrivedRun processes n bytes that were read by the plan of a run, and reports whether they filled it.
@@ -136,7 +180,8 @@ func (c *conn) arrivedRun(plan [][]byte, first int, sink *mr, n int) (full bool)
 		if n -= size; n <= 0 || len(plan) == 0 {
 			return full && n == 0 && len(plan) == 0
 		}
-		if c.closed.Load() || c.over() {
+		if c.over() {
+			takeBack(plan, sink, n) // what they are is not known
 			return false
 		}
 		if !r.placedAt(plan[0]) {
@@ -162,11 +207,7 @@ func (r *rxState) placedAt(b []byte) bool {
 func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
 	r := &c.rx
 	r.run.rest, r.run.pause = nil, max(runPause*n, runPauseLeast)
-	unread, there := make([]byte, n), sink.enter()
-	if there {
-		there = gatherGuarded(unread, plan)
-		sink.exit()
-	}
+	unread, there := takeBack(plan, sink, n)
 	t := rdmap.TermLocalCatastrophic.Terminate()
 	switch {
 	case !there:
@@ -180,12 +221,27 @@ func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
 	c.refuse(refused(&t).failOldest(verbs.StatusLocProtErr))
 }
 
-// gatherGuarded copies pieces of registered memory to dst one after the other, until dst is full; false means that the memory is not there.
-func gatherGuarded(dst []byte, pieces [][]byte) (there bool) {
+// takeBack returns the first n bytes of the pieces of a plan and clears them there, because they may be meant for no place that peers may read later. there is
+// false if sink, which has some of the pieces, is closed or gone.
+func takeBack(plan [][]byte, sink *mr, n int) (b []byte, there bool) {
+	if !sink.enter() {
+		return nil, false
+	}
+	defer sink.exit()
+	b = make([]byte, n)
+	return b, takeGuarded(b, plan)
+}
+
+// zeros clear a piece, which is not longer.
+var zeros [mpa.MaxLength]byte
+
+// takeGuarded copies pieces of registered memory to dst one after the other, until dst is full, and clears them; false means that the memory is not there.
+func takeGuarded(dst []byte, pieces [][]byte) (there bool) {
 	defer unguard(debug.SetPanicOnFault(true), &there)
 	for _, b := range pieces {
 		n := min(len(b), len(dst))
 		hostmem.CopyExposed(dst[:n], b[:n])
+		hostmem.CopyExposed(b[:n], zeros[:])
 		dst = dst[n:]
 	}
 	return true
