@@ -13,8 +13,10 @@ import (
 const (
 	// peerWrites are the rights by which peers change the bytes of a region.
 	peerWrites = verbs.RemoteWrite | verbs.RemoteAtomic
-	// peerAccess are the rights by which peers change or see them.
-	peerAccess = peerWrites | verbs.RemoteRead
+	// peerReads are the rights by which peers may see them: MWBind too, because peers read by windows, of which exposure knows nothing.
+	peerReads = verbs.RemoteRead | verbs.MWBind
+	// peerAccess are the rights by which peers change or may see them.
+	peerAccess = peerWrites | peerReads
 )
 
 // exposed is the exposure of this process's memory by all its devices, because two devices may have regions of the same memory.
@@ -89,7 +91,7 @@ func (e *exposure) add(m *mr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended.L = &e.mu
-	for m.access&verbs.RemoteRead != 0 && slices.ContainsFunc(e.watches, func(w *watch) bool { return w.overlaps(s) }) {
+	for m.access&peerReads != 0 && slices.ContainsFunc(e.watches, func(w *watch) bool { return w.overlaps(s) }) {
 		e.ended.Wait()
 	}
 	i, _ := slices.BinarySearchFunc(e.regions, s.begin, compareBegin)
@@ -138,7 +140,7 @@ func (e *exposure) begin(w *watch, s span) bool {
 	i, _ := slices.BinarySearchFunc(e.regions, s.end, compareBegin)
 	for walk := 0; i > 0 && e.regions[i-1].reach > s.begin; walk++ {
 		i--
-		if r := &e.regions[i]; walk == longestWalk || r.overlaps(s) && (r.m.access&verbs.RemoteRead != 0 || r.m.writers.Load() > 0) {
+		if r := &e.regions[i]; walk == longestWalk || r.overlaps(s) && (r.m.access&peerReads != 0 || r.m.writers.Load() > 0) {
 			e.watching.Add(-1)
 			return false
 		}

@@ -225,6 +225,7 @@ func TestRunExposed(t *testing.T) {
 		{name: "sink that a peer has written", sink: all, writes: true, ended: true, guesses: true},
 		{name: "sink that peers may read", sink: verbs.LocalWrite | verbs.RemoteRead},
 		{name: "overlap that peers may read", rights: verbs.RemoteRead, n: size},
+		{name: "overlap that windows may be bound to", rights: verbs.MWBind, n: size},
 		{name: "last byte that peers of another device may read", rights: verbs.RemoteRead, domain: "other device", off: size - 1, n: 1},
 		{name: "touches a byte that peers may read", rights: verbs.RemoteRead, off: size, n: 1, guesses: true},
 		{name: "overlap", n: size, guesses: true},
@@ -444,13 +445,13 @@ func TestExposedRegions(t *testing.T) {
 	before, _ := iwarp.Exposed()
 	var mrs []*verbs.MR
 	for range 3 {
-		for _, a := range []verbs.Access{0, verbs.LocalWrite, verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteInvalidate, verbs.LocalWrite | verbs.RemoteWrite, verbs.LocalWrite | verbs.RemoteAtomic} {
+		for _, a := range []verbs.Access{0, verbs.LocalWrite, verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteInvalidate, verbs.MWBind, verbs.LocalWrite | verbs.RemoteWrite, verbs.LocalWrite | verbs.RemoteAtomic} {
 			mr, _ := s.register(t, "", mem, a)
 			mrs = append(mrs, mr)
 		}
 	}
-	if n, _ := iwarp.Exposed(); n != before+9 {
-		t.Errorf("%d regions are in the list, want 9", n-before)
+	if n, _ := iwarp.Exposed(); n != before+12 {
+		t.Errorf("%d regions are in the list, want 12", n-before)
 	}
 	for _, mr := range mrs {
 		if err := mr.Close(); err != nil {

@@ -78,13 +78,12 @@ func (m *mr) IOVA() uint64 { return m.iova }
 
 func (m *mr) Close() error {
 	const op = "close memory region"
-	if m.users.Closed() {
+	switch windows, open := m.pd.dev.keys.drop(m); {
+	case windows > 0:
+		return verbs.Errorf(op, verbs.ErrBusy, "%d memory windows are bound to it; invalidate or close them first", windows)
+	case !open:
 		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
-	if n := m.pd.dev.keys.drop(m); n > 0 {
-		return verbs.Errorf(op, verbs.ErrBusy, "%d memory windows are bound to it; invalidate or close them first", n)
-	}
-	m.users.Close()
 	<-m.users.Idle()
 	if m.access&peerAccess != 0 {
 		exposed.drop(m)
@@ -283,16 +282,16 @@ func freeKey(used map[uint32]*mr) uint32 {
 	}
 }
 
-// drop revokes the keys of m, unless windows are bound to it, whose number it returns.
-func (t *keyTable) drop(m *mr) (windows int) {
+// drop closes m and revokes its keys, unless windows are bound to it, whose number it returns. open is false if m was closed before.
+func (t *keyTable) drop(m *mr) (windows int, open bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if m.windows > 0 {
-		return m.windows
+	if m.windows > 0 || !m.users.Close() {
+		return m.windows, false
 	}
 	delete(t.local, m.lkey)
 	t.revokeLocked(m)
-	return 0
+	return 0, true
 }
 
 func (t *keyTable) byLocal(key uint32) *mr {
