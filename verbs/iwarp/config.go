@@ -83,9 +83,9 @@ type Config struct {
 	// host gets a share (see package documentation). Connections that this side dials count and are not refused.
 	MaxConnections int
 	// MaxMemory bounds, in bytes, the messages that all connections together hold for want of a receive; beyond a host's
-	// share of it the host's connections are not read until receives are posted. It also bounds the bytes of up to 512 KiB for
-	// each connection that are copied where a read response does not go on as was guessed; beyond it nothing is guessed. 0 is half
-	// of the machine's memory.
+	// share of it the host's connections are not read until receives are posted. It also bounds the bytes that are copied after
+	// wrong guesses in read responses, up to 512 KiB for each connection; a connection whose host has no share left makes no
+	// guesses. 0 is half of the machine's memory.
 	MaxMemory int64
 	// DeniedLimit is how many refused accesses to memory a remote host may make in about a minute before its new
 	// connections are delayed and then refused, because a host that guesses keys connects anew for each. 0 is 16;

@@ -171,7 +171,7 @@ func Read(dev *verbs.Device) (n uint64, over, stalled bool) {
 }
 
 // MoveUnreadAfter acts as if the connection of dev to remote had read bytes into mem by a wrong guess, and moves them after between. guesses is false,
-// and between is not called, if a peer writes to a region that has bytes of mem.
+// and between is not called, if exposure.begin refuses the watch.
 func MoveUnreadAfter(dev *verbs.Device, remote netip.AddrPort, mem []byte, between func()) (guesses bool) {
 	list := dev.Driver().(*device).connections()
 	c := list[slices.IndexFunc(list, func(c *conn) bool { return c.remote == remote })]
@@ -223,7 +223,7 @@ func (r *ExposedRegion) BeginWrite(b []byte) { r.e.beginWrite(r.m, spanOf(b)) }
 // EndWrite ends a write.
 func (r *ExposedRegion) EndWrite() { r.e.endWrite(r.m) }
 
-// Watch begins to watch b; ok is false if a region that reaches b is being written to. end ends that, and reports whether a write to b has begun since.
+// Watch begins to watch b; ok is false if exposure.begin refuses the watch. end ends that, and reports whether a write to b has begun since.
 func (x *Exposure) Watch(b []byte) (end func() (reached bool), ok bool) {
 	w := &watch{}
 	return func() bool {
@@ -232,7 +232,7 @@ func (x *Exposure) Watch(b []byte) (end func() (reached bool), ok bool) {
 	}, x.e.begin(w, spanOf(b))
 }
 
-// Exposed returns the numbers of regions of all devices that peers may read or write, and of calls with guesses that are under way.
+// Exposed returns the numbers of regions of all devices that peers may read or write, and of system calls with guesses that are under way.
 func Exposed() (regions, calls int) {
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()

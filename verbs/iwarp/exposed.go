@@ -13,26 +13,27 @@ import (
 const (
 	// peerWrites are the rights by which peers change the bytes of a region.
 	peerWrites = verbs.RemoteWrite | verbs.RemoteAtomic
-	// peerReads are the rights by which peers may see them: MWBind too, because peers read by windows, of which exposure knows nothing.
+	// peerReads are the rights by which a peer may read the bytes of a region. MWBind is one of them, because a window of the region may give
+	// peers the right to read, and windows are not listed in an exposure.
 	peerReads = verbs.RemoteRead | verbs.MWBind
-	// peerAccess are the rights by which peers change or may see them.
+	// peerAccess are the rights by which peers may change or read the bytes of a region.
 	peerAccess = peerWrites | peerReads
 )
 
 // exposed is the exposure of this process's memory by all its devices, because two devices may have regions of the same memory.
 var exposed exposure
 
-// exposure finds out whether peers write to a span of memory, or may read it, while a connection has bytes there that are meant for others. RegMR adds a
-// region with a right of peerAccess before the region has a key, and Close drops it after the last access. A region whose key was revoked stays until
-// Close, because an access that was asked for before may still be under way.
+// An exposure reports whether a peer may read a span of memory, or writes to it, while the span holds bytes that a wrong guess has put there and that
+// belong elsewhere. RegMR adds a region with a right of peerAccess before the region has a key, and Close drops it after the last access. A region whose
+// key was revoked stays until Close, because an access that was asked for before may still be under way.
 //
 // A connection begins a watch of the span, and ends it later. A Write or atomic of a peer begins before the device stores its bytes, and ends when they
 // are stored. Each of the two looks for the other after it has made itself visible, so at least one of them finds the other:
 //
-//	watch                          Write or atomic
-//	watching++                     writers++ of its region
-//	writers of regions that        watching: if there are watches, reached
-//	reach the span: not begun      is set in those of its bytes
+//	begin                                  beginWrite
+//	adds 1 to watching                     adds 1 to writers of the region
+//	returns false if writers of an         if watching is above 0, sets reached
+//	overlapping region is above 0          of each overlapping watch
 //
 // A region that peers may read prevents a watch of its bytes, because a read response takes its bytes from the memory at any time. Such a region is
 // added when no watch of its bytes is left.
@@ -78,14 +79,15 @@ func compareBegin(r exposedRegion, a uint64) int { return cmp.Compare(r.begin, a
 
 func (s span) overlaps(o span) bool { return s.begin < o.end && o.begin < s.end }
 
-// watch is a span that no peer is to write or read. It has a place in an exposure from begin to end.
+// watch is a span that holds bytes of guesses. It has a place in an exposure from begin to end.
 type watch struct {
 	span
 	index   int  // in exposure.watches
-	reached bool // a peer has begun to write to the span since begin; guarded by exposure.mu
+	reached bool // set when a peer begins to write to the span; guarded by exposure.mu
 }
 
-// add adds a region that has no key yet. For a region that peers may read it waits for the watches of its bytes, which last as long as one call.
+// add adds a region that has no key yet. For a region that peers may read it waits for the watches of its bytes, each of which lasts for one system call
+// and the processing of the bytes that the call has read.
 func (e *exposure) add(m *mr) {
 	s := spanOf(m.buf)
 	e.mu.Lock()
@@ -110,11 +112,11 @@ func (e *exposure) drop(m *mr) {
 	e.regions = slices.Delete(e.regions, i, i+1)
 	e.measureLocked(i)
 	if len(e.regions) == 0 {
-		e.regions = nil // frees the memory of many
+		e.regions = nil // releases the array, which may have had room for many regions
 	}
 }
 
-// measureLocked sets the reach of region i and of those behind it. All were right before a region was added or removed at i.
+// measureLocked sets the reach of region i and of those behind it. The reach of each region was correct before a region was added or removed at i.
 //
 // +checklocks:e.mu
 func (e *exposure) measureLocked(i int) {
@@ -131,8 +133,8 @@ func (e *exposure) measureLocked(i int) {
 	}
 }
 
-// begin makes w watch s. It returns false, and does not begin, if a peer writes to a region that has bytes of s, or may read them, or if too many
-// regions reach s.
+// begin starts the watch w of s. It returns false, and starts none, if peers may read a region that overlaps s, if a peer is writing to such a region,
+// or if the search would look at more than longestWalk regions.
 func (e *exposure) begin(w *watch, s span) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -281,13 +281,14 @@ func TestRunExposed(t *testing.T) {
 				t.Errorf("%d bytes were moved", n)
 			}
 			if _, calls := iwarp.Exposed(); calls != 0 {
-				t.Errorf("%d calls are watched after their end", calls)
+				t.Errorf("%d system calls are watched after their end", calls)
 			}
 		})
 	}
 }
 
-// TestRunExposedCases plays all streams while a peer writes to the region of the sinks: FPDU by FPDU and at once are the same, and no bytes are moved.
+// TestRunExposedCases plays all streams while a peer writes to the region of the sinks. The outcome is the same whether the device reads FPDU by FPDU or
+// all at once, and no bytes are moved.
 func TestRunExposedCases(t *testing.T) {
 	for _, c := range runCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -308,8 +309,8 @@ func TestRunExposedCases(t *testing.T) {
 	}
 }
 
-// TestMoveUnreadExposed: if another peer writes to bytes of guesses between a call and the moving of the bytes, the connection ends. Rights to write alone, and
-// other bytes, do not matter. The bytes are cleared.
+// TestMoveUnreadExposed: if another peer writes to bytes of guesses between a system call and the moving of the bytes, the connection ends. Rights to write
+// alone, and other bytes, do not matter. The bytes are cleared.
 func TestMoveUnreadExposed(t *testing.T) {
 	const size, all = 64, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteAtomic
 	for _, test := range []struct {
@@ -371,7 +372,7 @@ func TestMoveUnreadExposed(t *testing.T) {
 	}
 }
 
-// TestForgedHead has another peer write to the sink of a read by each operation while a call has bytes of a stream there. The peer has the right to, in
+// TestForgedHead has another peer write to the sink of a read by each operation while a system call has bytes of a stream there. The peer has the right to, in
 // a region of its own protection domain. The connection whose stream it is ends, and that of the other peer goes on.
 func TestForgedHead(t *testing.T) {
 	const size = 64
@@ -537,7 +538,7 @@ func TestRunTLS(t *testing.T) {
 	}
 }
 
-// BenchmarkExposure measures what a call with guesses pays for its watch, among many regions.
+// BenchmarkExposure measures the time that a watch adds to a system call with guesses, among many regions.
 func BenchmarkExposure(b *testing.B) {
 	for _, n := range []int{0, 100, 10_000} {
 		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {

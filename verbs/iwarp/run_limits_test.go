@@ -10,8 +10,8 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// TestRunEnd ends a stream at and around each of the parts of its first FPDUs, three of which come before a send and the others behind it. The program
-// and the peer see no difference between a stream that the device finds at once and one that it finds FPDU by FPDU.
+// TestRunEnd ends a stream at and around each of the parts of its first FPDUs: three FPDUs come before a Send, the others after it. The program and
+// the peer see no difference between a stream that the device finds at once and one that it finds FPDU by FPDU.
 func TestRunEnd(t *testing.T) {
 	const head, payload, trailer = 16, 60, 6
 	c := runCases()[slices.IndexFunc(runCases(), func(c runCase) bool { return c.name == "a send" })]
@@ -87,7 +87,7 @@ func TestRunMemory(t *testing.T) {
 	}
 }
 
-// TestRunCalls counts the calls for a response that has come.
+// TestRunCalls counts the system calls for a response that has come.
 func TestRunCalls(t *testing.T) {
 	g := newRunRig(t, true)
 	c := runCase{build: func(g *runRig) { g.all(nil) }}
@@ -96,7 +96,7 @@ func TestRunCalls(t *testing.T) {
 	after := g.dev.Stats()
 	calls, fpdus := after["rx_calls"]-before["rx_calls"], after["rx_fpdus"]-before["rx_fpdus"]
 	if fpdus != uint64(len(g.out)) || calls > fpdus/2 {
-		t.Errorf("%d FPDUs were read by %d calls", fpdus, calls)
+		t.Errorf("%d FPDUs were read by %d system calls", fpdus, calls)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestRunClosedRegion(t *testing.T) {
 	}
 }
 
-// TestMoveUnreadClosedRegion: if the sink is closed between a call and the moving of its bytes, the connection ends.
+// TestMoveUnreadClosedRegion: if the sink is closed between a system call and the moving of its bytes, the connection ends.
 func TestMoveUnreadClosedRegion(t *testing.T) {
 	s, p := opened(t, iwarp.Config{})
 	mr := s.region(t, 64)

@@ -439,7 +439,7 @@ func runCases() []runCase {
 	}
 }
 
-// TestRun plays each stream twice: the device finds all of it at once, and reads several FPDUs by one call; and it finds them one by one. The
+// TestRun plays each stream twice: the device finds all of it at once, and reads several FPDUs by one system call; and it finds them one by one. The
 // program and the peer see no difference. After a wrong guess, bytes are moved; after right ones, none.
 func TestRun(t *testing.T) {
 	for _, crc := range []bool{true, false} {
@@ -557,7 +557,7 @@ func TestRunPieces(t *testing.T) {
 	}
 }
 
-// TestRunCut cuts a stream in two at each byte of its first FPDUs, three of which come before a send and the others behind it.
+// TestRunCut cuts a stream in two at each byte of its first FPDUs: three FPDUs come before a Send, the others after it.
 func TestRunCut(t *testing.T) {
 	for _, crc := range []bool{true, false} {
 		g := newRunRig(t, crc)

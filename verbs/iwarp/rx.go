@@ -207,7 +207,7 @@ func (c *conn) enterRx() bool {
 	return true
 }
 
-// exitRx ends what enterRx has begun.
+// exitRx ends the accesses that enterRx has begun.
 //
 // +checklocks:c.rxMu
 func (c *conn) exitRx() {

@@ -12,9 +12,10 @@ import (
 	"cinnabar/verbs"
 )
 
-// An FPDU has 65,535 bytes at most, and over an Ethernet often 1,500. A receiver that reads each FPDU by a call of its own makes 17 to 700 calls
-// for 1 MiB. While a segment of a read response comes, the place of the next bytes is almost certain: the other segments of the response follow,
-// with the size of this one, and the rest is the last one. So one call reads a run of FPDUs, each by a guess at its place:
+// An FPDU has 65,535 bytes at most, and over an Ethernet often 1,500. A receiver that reads each FPDU by a system call of its own makes between 17
+// and more than 700 system calls for 1 MiB. While a segment of a read response comes, the place of the next bytes is almost certain: further segments
+// of the response follow with the size of the present one, and the last segment has the remaining bytes. So one system call reads a run of FPDUs,
+// each by a guess at its place:
 //
 //	         place of the read's data
 //	         ┌──────────────┬──────────────┬──────────────┬──────┐
@@ -32,13 +33,14 @@ import (
 //
 // After a wrong guess, heads and payload of other FPDUs have lain in the sink of the read, which is memory of the program. Another peer with the right to
 // write to it could change them, and so forge messages of this peer, and one with the right to read it could see them. Therefore the bytes of guesses are
-// watched from before the call until they have been moved (see exposure): no guess is made while a peer writes to a region that has them, or may read
-// them, and if a peer begins to write to them meanwhile, a wrong guess ends the connection. The bytes are cleared where they have lain.
+// watched from before the system call until they have been moved (see exposure). No guess is made if peers may read a region that has them, or while a
+// peer writes to such a region. If a peer begins to write to the bytes meanwhile, a wrong guess ends the connection. The bytes are cleared where they
+// have lain.
 
 const (
-	// runMax is the largest number of guesses of one call. With it the plan has no more than the 64 pieces that a call takes.
+	// runMax is the largest number of guesses of one system call. With it the plan has at most 60 pieces, and a system call takes 64.
 	runMax = 28
-	// runBytes is the largest number of payload bytes in all guesses of one call. It is as much as a device sends by one call.
+	// runBytes is the largest number of payload bytes in all guesses of one system call. It is as much as a device sends by one system call.
 	runBytes = 512 << 10
 	// runPause is the number of payload bytes of read responses that come without guesses after a wrong guess, for each byte that was moved
 	// because of it. So moves cost a peer's stream no more than a sixteenth of its bytes.
@@ -47,16 +49,16 @@ const (
 	runPauseLeast = 64 << 10
 )
 
-// runPlan has the memory of one call that reads a run.
+// runPlan has the memory of one system call that reads a run.
 type runPlan struct {
 	pieces [2*runMax + 4][]byte
 	gaps   [runMax][3 + mpa.CRCLen + headLen]byte
 }
 
-// runPlans are shared by all connections, because a connection needs one only from a call until the bytes of the call are processed.
+// runPlans are shared by all connections, because a connection needs one only from a system call until the bytes of that call are processed.
 var runPlans = sync.Pool{New: func() any { return new(runPlan) }}
 
-// run is what the receiver knows about the segments that follow.
+// run is the receiver's state for guesses at the following segments.
 type run struct {
 	rest  []byte // places of the bytes that the read expects behind the present segment; nil if no guess is to be made
 	pause int    // payload bytes of read responses that come before the next guess
@@ -76,7 +78,7 @@ func (c *conn) follow(rest []byte) {
 	}
 }
 
-// mayRun reports whether the next call reads a run.
+// mayRun reports whether the next system call reads a run.
 func (r *rxState) mayRun() bool {
 	return r.placed && len(r.run.rest) > 0 && len(r.ahead.unread) == 0
 }
@@ -128,13 +130,13 @@ func (c *conn) readRun() (n int, full bool, err error) {
 	return n, full, err
 }
 
-// beginRun reports whether a call may have guesses. They have the bytes guessed, and most is the largest number of bytes that are moved if they are wrong. There
-// are no guesses if a peer writes to a region that has these bytes, or may read them, or if the host's share of memory has no room for moved bytes.
+// beginRun reports whether a system call may have guesses. They have the bytes guessed, and most is the largest number of bytes that are moved if they
+// are wrong. There are no guesses if exposure.begin refuses the watch of these bytes, or if the host's share of memory has no room for moved bytes.
 //
 // +checklocks:c.rxMu
 func (c *conn) beginRun(guessed []byte, most int) bool {
-	if !c.account.May(hostquota.Memory, int64(most)) || c.account.Take(hostquota.Memory, int64(most)) != nil { // Take counts a refusal, and this is none
-		return false
+	if !c.account.May(hostquota.Memory, int64(most)) || c.account.Take(hostquota.Memory, int64(most)) != nil {
+		return false // May comes first because Take counts a refusal, and a system call without guesses is none
 	}
 	if !exposed.begin(&c.rx.run.watch, spanOf(guessed)) {
 		c.account.Give(hostquota.Memory, int64(most))
@@ -143,7 +145,7 @@ func (c *conn) beginRun(guessed []byte, most int) bool {
 	return true
 }
 
-// endRun ends what beginRun has begun, but for the counting of moved bytes.
+// endRun ends the watch, and returns to the host's share all bytes that beginRun has taken but those that were moved.
 //
 // +checklocks:c.rxMu
 func (c *conn) endRun(most int) {
@@ -155,7 +157,7 @@ func (c *conn) endRun(most int) {
 	}
 }
 
-// giveMoved ends the counting of moved bytes if all are processed.
+// giveMoved returns the moved bytes to the host's share when all of them are processed.
 //
 // +checklocks:c.rxMu
 func (c *conn) giveMoved() {
@@ -181,7 +183,7 @@ func (c *conn) arrivedRun(plan [][]byte, first int, sink *mr, n int) (full bool)
 			return full && n == 0 && len(plan) == 0
 		}
 		if c.over() {
-			takeBack(plan, sink, n) // what they are is not known
+			takeBack(plan, sink, n) // clears the bytes; inbound processing has ended, so nothing parses them
 			return false
 		}
 		if !r.placedAt(plan[0]) {
@@ -199,9 +201,9 @@ func (r *rxState) placedAt(b []byte) bool {
 	return r.placed && r.got == 0 && r.seg.Op == rdmap.OpReadResponse && len(r.dst) == 1 && len(r.dst[0]) == len(b) && &r.dst[0][0] == &b[0]
 }
 
-// moveUnread moves n bytes from the pieces of a plan, which lie in sink and in our memory, to memory from which readUnread takes them. These are
-// at most runBytes and some heads for each connection. If sink is closed, the bytes are lost, and if a peer has written to them, they may be of that
-// peer. So the connection fails with the read that has the sink.
+// moveUnread moves n bytes from the pieces of a plan, which lie in sink and in the gaps, to memory that readUnread reads. They have at most runBytes of
+// payload with the heads between, and never more payload than the read that is under way still expects. The connection fails, with the read that owns
+// the sink, if sink is closed, because the bytes are lost, or if a peer has written to the bytes since the watch began, because they may be forged.
 //
 // +checklocks:c.rxMu
 func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
@@ -212,7 +214,7 @@ func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
 	switch {
 	case !there:
 		t.Detail = "the region was deregistered or unmapped while it was read into"
-	case exposed.reached(&r.run.watch): // after the bytes were copied, because a peer may change them before
+	case exposed.reached(&r.run.watch): // checked after the copy, because a peer may write until the copy is made
 		t.Detail = "another connection wrote to the memory of a read while the memory was read into"
 	default:
 		r.ahead.unread = unread
@@ -221,8 +223,8 @@ func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
 	c.refuse(refused(&t).failOldest(verbs.StatusLocProtErr))
 }
 
-// takeBack returns the first n bytes of the pieces of a plan and clears them there, because they may be meant for no place that peers may read later. there is
-// false if sink, which has some of the pieces, is closed or gone.
+// takeBack returns a copy of the first n bytes of the pieces of a plan and clears these bytes in the pieces, because the program may later expose that
+// memory to peers. there is false if sink is closed or its memory is unmapped.
 func takeBack(plan [][]byte, sink *mr, n int) (b []byte, there bool) {
 	if !sink.enter() {
 		return nil, false

@@ -489,7 +489,7 @@ func (c *stateConn) bind() {
 		SGL: []verbs.SGE{c.windowed.SGE(stateRegion/4, stateRegion/2)}})
 }
 
-// rebind revokes the key of the window and binds it anew, does one of both, or closes the window.
+// rebind revokes the key of the window, binds the window, both or neither, and may then close it.
 func (c *stateConn) rebind() {
 	what := c.s.byte()
 	if what&1 != 0 {

@@ -12,7 +12,8 @@ import (
 //	  └──────────────────────┘  peer, the end of the connection, Close
 //
 // A bound window is a region of its own in the table of remote keys: the part of the parent region that the window is bound to, with the rights
-// of the window. So the accesses of peers to a window take the way of those to a region, and an unbound window ends them as a closed region does.
+// of the window. So the device checks an access through a window by the same code as an access to a region, and refuses an access by the key of an
+// unbound window like one by the key of a closed region.
 type mw struct {
 	pd *pd
 
@@ -23,7 +24,7 @@ type mw struct {
 	closed bool
 }
 
-// binding is what a posted OpBindMW asks for.
+// binding is the content of a posted OpBindMW.
 type binding struct {
 	mw     *mw
 	key    uint32
@@ -121,7 +122,7 @@ func (q *qp) checkLocal(wr *verbs.SendWR) error {
 	case len(wr.SGL) != 1 || wr.SGL[0].Length == 0:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s: SGL must be one entry of at least 1 byte, the range of the window", wr.Op)
 	case wr.MWAccess&^windowAccess != 0:
-		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MWAccess is %s; a window has of %s", wr.Op, wr.MWAccess, windowAccess)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MWAccess is %s; a window can have only %s", wr.Op, wr.MWAccess, windowAccess)
 	}
 	return nil
 }
@@ -132,8 +133,8 @@ func newBinding(wr *verbs.SendWR) *binding {
 	return &binding{mw: w, key: w.pd.dev.keys.renew(w), rng: wr.SGL[0], access: wr.MWAccess}
 }
 
-// runLocalLocked carries out the operations on windows that are next in the send queue. One that fails stays there with its status, and ends the connection
-// when the requests before it are complete.
+// runLocalLocked carries out the operations on windows that are next in the send queue. An operation that fails stays next in the send queue with
+// its status. The connection ends once all requests before the failed one are complete.
 //
 // +checklocks:c.txMu
 // +checklocks:c.qp.mu
@@ -203,8 +204,8 @@ func (t *keyTable) unbindLocked(part *mr) {
 	part.users.Close()
 }
 
-// drain waits until the device accesses no memory of part, whose window has been unbound. It gives back the use of the parent that bind has begun, for
-// which Close of the parent waits.
+// drain waits until the device accesses no memory of m, the part of a window that has been unbound. drain then ends the use of the parent region that
+// bind has begun. Close of the parent waits for the end of all uses.
 func (m *mr) drain() {
 	<-m.users.Idle()
 	m.parent.exit()
