@@ -19,7 +19,7 @@ type ConnParam struct {
 	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
 
 	// Source is the address, and the port, that [Dial] connects from (the src_addr of rdma_resolve_addr); port 0 picks a free one, and the
-	// zero value leaves the choice of both to the system's routes. Accept refuses a Source, because the peer has chosen it.
+	// zero value leaves the choice of both to the system's routes. Accept refuses a Source, because the dial of the peer has fixed the local address.
 	Source netip.AddrPort
 	// ReuseSource lets several connections, to different peers, have the port of Source (RDMA_OPTION_ID_REUSEADDR). Each of them must set it.
 	ReuseSource bool
@@ -28,14 +28,14 @@ type ConnParam struct {
 	// bits, which are those of congestion notification. Devices without [CapTypeOfService] refuse other values than 0. On InfiniBand and RoCE the side
 	// that dials chooses it for both directions, so Accept refuses it there; on the software device each side chooses for the packets that it sends.
 	TypeOfService uint8
-	// AckTimeout is for how long the queue pair waits for an acknowledgement before it sends again: 4.096 µs times two to the power of
-	// AckTimeout (RDMA_OPTION_ID_ACK_TIMEOUT), at most 31. 0 is the device's default. Devices without [CapAckTimeout] refuse other values.
+	// AckTimeout is an exponent: the queue pair waits 4.096 µs × 2^AckTimeout for an acknowledgement before it sends again
+	// (RDMA_OPTION_ID_ACK_TIMEOUT). The range is 1 to 31, and 0 is the device's default. Devices without [CapAckTimeout] refuse other values than 0.
 	AckTimeout uint8
 }
 
 // Check refuses parameters over the limits of a device with these attributes. The error matches [ErrInvalid] and names
-// op, the parameter and the limit; for a parameter that the device does not have it matches [errors.ErrUnsupported] and names both. [Dial] checks its
-// parameters itself; a program calls Check to learn the error before it connects.
+// op, the parameter and the limit; for a parameter that the device does not have it matches [errors.ErrUnsupported] and names the parameter
+// and the device. [Dial] checks its parameters itself; a program calls Check to learn the error before it connects.
 func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	if len(p.PrivateData) > attr.MaxPrivateData {
 		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
@@ -56,7 +56,7 @@ func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 		return Unsupported(op, "ConnParam.AckTimeout: device %s does not set the acknowledge timeout of a connection", attr.Name)
 	}
 	if p.ReuseSource && p.Source.Port() == 0 {
-		return Errorf(op, ErrInvalid, "ReuseSource is set without a port in Source, which it is about")
+		return Errorf(op, ErrInvalid, "ReuseSource is set, but Source has no port to share")
 	}
 	// A limit of 0 means that the device states none.
 	if limit := attr.MaxQPRDAtom; limit > 0 && p.ResponderResources > limit {
@@ -71,7 +71,7 @@ func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 // CheckAccept is Check for the side that accepts, whose parameters have no Source.
 func (p *ConnParam) CheckAccept(op string, attr *DeviceAttr) error {
 	if p.Source.IsValid() || p.ReuseSource {
-		return Errorf(op, ErrInvalid, "ConnParam has a Source, which the peer has chosen by its dial")
+		return Errorf(op, ErrInvalid, "ConnParam.Source and ConnParam.ReuseSource are for Dial only: the dial of the peer has fixed the address of this side")
 	}
 	return p.Check(op, attr)
 }

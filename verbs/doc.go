@@ -36,7 +36,11 @@
 // # Concurrency
 //
 // Everything is safe for concurrent use, as in libibverbs. Posting, polling and
-// arming never block and never allocate, except that a post of OpBindMW may allocate. Requests of one queue are processed in
+// arming never block and never allocate, with two exceptions for memory windows. A
+// post of OpBindMW may allocate, and on a device of rdma-core it may wait for a Close
+// of a region or a window of the same domain. When the software device executes an
+// OpLocalInv, it waits for an access by the key that is under way, which is one
+// non-blocking system call. Requests of one queue are processed in
 // the order in which they were posted; between queues there is no order. A
 // completion, an event and a connection request go to exactly one of the
 // goroutines that wait. A blocking call with an ended context still succeeds if

@@ -15,7 +15,8 @@ import (
 //
 //   - Concurrency: any goroutine may call any method at any time, as in libibverbs, but no
 //     method of an object is called after its Close has succeeded.
-//   - The data path (PostSend, PostRecv, Poll, Arm) never blocks and does not allocate.
+//   - The data path (PostSend, PostRecv, Poll, Arm) never blocks and does not allocate, except for memory windows
+//     (see the package documentation).
 //   - Ownership: a slice that is passed to a method belongs to the caller again when the
 //     method returns, so a device that needs it longer copies it. The memory that work
 //     requests name stays in use until the completion.
@@ -42,7 +43,8 @@ type DeviceDriver interface {
 	NextEvent(ctx context.Context) (DeviceEvent, error)
 
 	// Listen takes connection requests at addr; port 0 picks a free one (rdma_bind_addr,
-	// rdma_listen). Cfg has been checked; its Backlog bounds the requests that wait for Accept.
+	// rdma_listen). Package verbs has checked cfg. cfg.Backlog bounds the requests that wait for Accept; 0 is the
+	// device's default.
 	Listen(addr netip.AddrPort, cfg ListenConfig) (ListenerDriver, error)
 	// Dial connects qp and moves it to RTS (rdma_connect). It fails with *RejectedError when
 	// the peer refuses, and with the context's error when ctx ends first.

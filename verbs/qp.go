@@ -190,7 +190,8 @@ func (qp *QP) Type() QPType { return qp.cfg.Type }
 func (qp *QP) PD() *PD { return qp.pd }
 
 // PostSend queues wrs in order and returns how many were accepted; the error, if
-// any, is about wrs[n]. It neither blocks nor allocates. The slice and the lists
+// any, is about wrs[n]. It neither blocks nor allocates, except for memory windows
+// (see the package documentation). The slice and the lists
 // in it belong to the caller again when it returns; the memory that they name is
 // in use until the completion (with Inline: only during the call). A request that
 // makes no completion is done when a later one of the queue completes.

@@ -63,7 +63,7 @@ var wcStatuses = [...]struct{ name, cause string }{
 	StatusLocEECOpErr:      {"local EE context operation error", ""},
 	StatusLocProtErr:       {"local protection error", "a gather entry names a wrong or closed lkey, leaves its region, lacks LocalWrite, or belongs to another protection domain"},
 	StatusWRFlushErr:       {"Work Request Flushed Error", "the queue pair was already in error; an earlier completion or event has the cause"},
-	StatusMWBindErr:        {"memory management operation error", "the window to bind is bound already or closed, its region lacks the right MWBind or has other bounds, or the key to invalidate is not that of a window which this connection has bound"},
+	StatusMWBindErr:        {"memory management operation error", "the window to bind is closed or already bound; its range names no region of the protection domain, or leaves that region; the region lacks MWBind, or lacks LocalWrite for a window that peers may write to; or no window that this connection has bound has the key to invalidate"},
 	StatusBadRespErr:       {"bad response error", "the peer answered a request that was not made"},
 	StatusLocAccessErr:     {"local access error", "the peer reached for memory of ours that it may not use"},
 	StatusRemInvReqErr:     {"remote invalid request error", "the peer does not support the operation, or its receive buffer is too small"},

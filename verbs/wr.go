@@ -6,8 +6,8 @@ import "fmt"
 type Opcode uint32
 
 // The operations. Devices differ in the operations that they have: the [Caps] of
-// a device has a flag for each of OpWriteImm, OpSendImm and OpSendInvalidate that
-// it has, one for both atomics, and one for each type of memory windows.
+// a device has a flag for OpWriteImm, one for OpSendImm, one for both atomics, and
+// one for each type of memory windows. OpSendInvalidate needs CapSendInvalidate or CapMW2.
 const (
 	// OpWrite writes to the peer's memory; nothing completes at the peer.
 	OpWrite Opcode = 0 // IBV_WR_RDMA_WRITE
@@ -26,7 +26,7 @@ const (
 	// OpLocalInv revokes the key of a memory window of type 2 that was bound on this queue pair. When it completes, the device touches no memory for the window.
 	OpLocalInv Opcode = 7 // IBV_WR_LOCAL_INV
 	// OpBindMW binds the memory window MW to the range of the only entry of SGL, with the rights MWAccess. A window of type 1 with an empty SGL is
-	// bound to nothing. The key becomes valid when the request's turn comes, before that of the requests behind it.
+	// bound to nothing. The key becomes valid when the device executes the request, so before it executes the requests behind it.
 	OpBindMW Opcode = 8 // IBV_WR_BIND_MW
 	// OpSendInvalidate sends a message and revokes a key of the peer's: that of a memory window of type 2 that the peer has bound on this connection, or
 	// that of a region with the right RemoteInvalidate, if the peer's device has CapSendInvalidate.
@@ -94,7 +94,7 @@ type SendWR struct {
 	InvKey uint32 // OpSendInvalidate: the peer's rkey; OpLocalInv: our own key
 
 	MW       MemoryWindow // OpBindMW only: the window
-	MWAccess Access       // OpBindMW only: RemoteRead, RemoteWrite and RemoteAtomic, as far as the peer may use the window
+	MWAccess Access       // OpBindMW only: the rights of the peer; any of RemoteRead, RemoteWrite and RemoteAtomic
 
 	Remote     RemoteAddr // OpWrite, OpWriteImm, OpRead, atomics
 	CompareAdd uint64     // OpCompareSwap: expected value; OpFetchAdd: addend

@@ -89,7 +89,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.Co
 	if err := cmResolveAddr(id.h, p.Source, addr, resolveTime); err != nil {
 		e := &verbs.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
 		if p.Source.IsValid() {
-			e.Detail = "resolve " + addr.String() + " from " + p.Source.String() + ": the source address is in use, or no RDMA device has it and reaches the other one"
+			e.Detail = "resolve " + addr.String() + " from " + p.Source.String() + ": the source address is in use, or no RDMA device with that source address reaches the destination"
 		}
 		return nil, e
 	}

@@ -119,7 +119,7 @@ const (
 	deviceMW2B = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
 
-// windowCaps returns the abilities to which device_cap_flags of ibv_query_device has flags that programs of this module use.
+// windowCaps returns CapMW1 and CapMW2 as device_cap_flags of ibv_query_device reports them.
 func windowCaps(flags uint64) (c verbs.Caps) {
 	if flags&deviceMW != 0 {
 		c |= verbs.CapMW1

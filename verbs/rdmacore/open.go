@@ -103,7 +103,7 @@ func (d *device) learn() error {
 	a.MaxSGE, a.MaxSRQSGE = min(a.MaxSGE, batchSGE), min(a.MaxSRQSGE, batchSGE)
 	windows := a.Caps
 	a.Caps = windows | verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm |
-		verbs.CapTypeOfService | verbs.CapAckTimeout // the drivers of iWARP devices ignore both, and no call reports it
+		verbs.CapTypeOfService | verbs.CapAckTimeout // not on iWARP, whose drivers ignore both options without an error
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
 	a.ReadSink = verbs.LocalWrite
 	if a.Transport == verbs.TransportIWARP {

@@ -18,7 +18,7 @@ var wcOps = [...]verbs.WCOp{
 	verbs.OpLocalInv: verbs.WCLocalInv, verbs.OpBindMW: verbs.WCBindMW,
 }
 
-// requiredCaps are the abilities of which the device must have one for an opcode, if there are any.
+// requiredCaps has the capabilities for each opcode; the device must have at least one of them. 0: every device has the operation.
 var requiredCaps = [...]verbs.Caps{
 	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpRead: 0,
 	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,

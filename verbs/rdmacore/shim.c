@@ -559,7 +559,7 @@ int cn_post_send(uint64_t qp, const struct cn_send *in, int n, const struct cn_s
 	errno = 0;
 	int rc = code(ibv_post_send(P(ibv_qp, qp), wr, &bad));
 	*err = -rc;
-	// ibv_post_send leaves the key of a window to the program. Drivers take the present one from here for the next bind.
+	// ibv_post_send does not change mw->rkey. The program sets it, because drivers read the present key from there at the next bind.
 	if (rc == 0 && in[0].bind.mw)
 		P(ibv_mw, in[0].bind.mw)->rkey = in[0].bind.rkey;
 	return rc == 0 ? n : bad ? (int)(bad - wr) : 0;

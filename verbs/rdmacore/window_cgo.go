@@ -73,7 +73,7 @@ func (q *qp) checkBind(wr *verbs.SendWR) error {
 	case w.closed.Load():
 		return verbs.Errorf(op, verbs.ErrClosed, "%s: the window is closed", wr.Op)
 	case wr.MWAccess&^windowAccess != 0:
-		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MWAccess is %s; a window has of %s", wr.Op, wr.MWAccess, windowAccess)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MWAccess is %s; a window can have only %s", wr.Op, wr.MWAccess, windowAccess)
 	case wr.Flags&verbs.Inline != 0:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s cannot be inline: it sends nothing", wr.Op)
 	case len(wr.SGL) == 0 && w.typ == verbs.MWType1:

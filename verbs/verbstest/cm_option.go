@@ -126,7 +126,8 @@ func testOnlyIPv6(t *testing.T, dev *verbs.Device) {
 	exchange(t, dev, l, netip.AddrPortFrom(netip.IPv6Loopback(), l.Addr().Port()))
 }
 
-// optionOf checks that a device without a capability refuses an option by the names of both, and reports whether it has the capability.
+// optionOf checks that a device without a capability refuses an option with an error that names the option and the device, and reports whether it has
+// the capability.
 func optionOf(t *testing.T, dev *verbs.Device, c verbs.Caps, p verbs.ConnParam, name string) bool {
 	t.Helper()
 	a := attr(t, dev)

@@ -170,7 +170,7 @@ func testMWBind(t *testing.T, dev *verbs.Device) {
 	})
 }
 
-// testMWOrder posts the binding, and behind it the message that tells the peer the key, without a wait between them.
+// testMWOrder posts the binding and, without a wait, a message behind it, as a program does whose message carries the key to the peer.
 // parity: V09
 func testMWOrder(t *testing.T, dev *verbs.Device) {
 	windowTypes(t, dev, func(t *testing.T, typ verbs.MWType) {
@@ -278,7 +278,7 @@ func testMWSendInvalidate(t *testing.T, dev *verbs.Device) {
 	closeAll(t, "memory region", x.mr.Close)
 }
 
-// failsToBind posts a request on windows that is refused, or completes with the status of a failed operation on windows.
+// failsToBind posts a request that must be refused by PostSend or complete with StatusMWBindErr.
 func (x *windowed) failsToBind(name string, wr verbs.SendWR) {
 	x.t.Helper()
 	switch n, err := x.Passive.QP.PostSend([]verbs.SendWR{wr}); {
@@ -291,7 +291,7 @@ func (x *windowed) failsToBind(name string, wr verbs.SendWR) {
 	}
 }
 
-// testMWBindRefused binds windows to what they cannot be bound to.
+// testMWBindRefused posts bindings that the device must refuse.
 // parity: V09
 func testMWBindRefused(t *testing.T, dev *verbs.Device) {
 	windowTypes(t, dev, func(t *testing.T, typ verbs.MWType) {
@@ -312,7 +312,7 @@ func testMWBindRefused(t *testing.T, dev *verbs.Device) {
 	})
 }
 
-// testMWBindTwice binds a window of type 2 that is bound, and one of type 1, which is no mistake.
+// testMWBindTwice binds a bound window: type 2 refuses, type 1 gets a new key.
 // parity: V09
 func testMWBindTwice(t *testing.T, dev *verbs.Device) {
 	windowTypes(t, dev, func(t *testing.T, typ verbs.MWType) {
@@ -327,7 +327,7 @@ func testMWBindTwice(t *testing.T, dev *verbs.Device) {
 	})
 }
 
-// testMWInvalidateUnknown revokes keys that are none of a window.
+// testMWInvalidateUnknown revokes keys that belong to no window.
 // parity: V09
 func testMWInvalidateUnknown(t *testing.T, dev *verbs.Device) {
 	needsType2(t, dev)

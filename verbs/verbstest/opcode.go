@@ -28,7 +28,7 @@ func wcOpOf(op verbs.Opcode) verbs.WCOp {
 	}
 }
 
-// neededCaps are the capabilities of which an operation needs one, if there are any.
+// neededCaps has the capabilities for each operation; a device must have at least one of them. 0: every device has the operation.
 var neededCaps = map[verbs.Opcode]verbs.Caps{
 	verbs.OpSend: 0, verbs.OpWrite: 0, verbs.OpRead: 0,
 	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpSendInvalidate: verbs.CapSendInvalidate | verbs.CapMW2,
