@@ -27,8 +27,8 @@ type GroupFile struct {
 // maxGroupFile is the largest number of bytes of a group file, which has room for more than 10,000 members.
 const maxGroupFile = 1 << 20
 
-// Resolve implements [Resolver]. The servers are in the order of the file. A file that cannot be read or has no valid members is an error, which names the file and the
-// field, so that a Client keeps the servers that it has.
+// Resolve implements [Resolver]. The servers are in the order of the file. Resolve returns an error if the file cannot be read, is no valid JSON, lists no members, or has a
+// member without an address or a provider id. The error names the file, and the field if the fault is in one. A Client then keeps the servers that it has.
 func (g GroupFile) Resolve(context.Context) ([]Address, error) {
 	data, err := readGroupFile(g.Path)
 	if err != nil {
@@ -99,7 +99,7 @@ func parseGroup(data []byte) ([]Address, error) {
 	return list, nil
 }
 
-// fieldError names the field of a value that has the wrong type, which is field or a part of it.
+// fieldError returns an error that names the field with the wrong type: field itself or a key below it. Other errors it returns unchanged.
 func fieldError(field string, err error) error {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {

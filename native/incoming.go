@@ -15,8 +15,9 @@ import (
 )
 
 // incoming is a call at its server, and the context of its handler. It is never used for another call, because the program may keep the context after
-// the handler has returned, and a cancel may come late. It is small for the same reason: each call allocates one. So it has the parts that few calls
-// need in memory of their own, and makes the context behind Done only when something asks for it.
+// the handler has returned, and a cancel may come late. It is small because each call needs a new one, which comes from a block of 32 (incomings) if the
+// call has no rare parts. So it has the parts that few calls need in memory of their own, and makes the context behind Done only when something asks for
+// it.
 //
 //	arrived --> begun --> ended
 //	   |          |
@@ -37,7 +38,7 @@ type incoming struct {
 	compresses bool // the caller understands compressed results
 }
 
-// rareParts are the parts of an incoming that few calls need. Only reply changes when the handler has begun.
+// rareParts are the parts of an incoming that few calls need. After the handler has begun, only reply changes.
 type rareParts struct {
 	err      error // the request is refused
 	trace    Trace
@@ -47,7 +48,7 @@ type rareParts struct {
 	reply    Metadata        // of the response; incoming.mu guards it
 }
 
-// lifetime is the context behind the one of a handler.
+// lifetime is the cancellable context that an incoming makes on demand: for Done, for a cancel, and for keys that Value does not know.
 type lifetime struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -89,7 +90,7 @@ func (in *incoming) limit(remaining time.Duration) {
 	}
 	if remaining > 0 {
 		now := sinceStart()
-		in.deadline = now + min(remaining, math.MaxInt64-max(now, 0)) // now is negative if the wall clock of a simulation counts
+		in.deadline = now + min(remaining, math.MaxInt64-max(now, 0)) // now is negative under testing/synctest, whose clock begins before the start of the process
 	}
 }
 
@@ -197,7 +198,7 @@ func (in *incoming) end() {
 		in.server.Calls.Remove(in.conn, in.id)
 	}
 	if in.late() {
-		in.lifetime() // it has ended because of the deadline, also for those who ask later
+		in.lifetime() // so that Err returns DeadlineExceeded after the end too
 	}
 	in.mu.Lock()
 	in.ended.Store(true)
@@ -263,7 +264,7 @@ func (in *incoming) Err() error {
 type servedKey struct{}
 
 // Value implements [context.Context]. Package context asks for a key of its own, by which it finds the cause of the end, and to which it attaches the
-// contexts that are derived from this one. So the context behind in is made for keys that are not known here.
+// contexts that are derived from this one. Value therefore makes the lifetime for every key that it does not know.
 func (in *incoming) Value(key any) any {
 	switch key.(type) {
 	case servedKey:

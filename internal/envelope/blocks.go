@@ -3,8 +3,8 @@ package envelope
 import "sync"
 
 // Blocks allocates the contexts of handlers in blocks, because an allocation for each request costs more. A context is never used for a second
-// request, because a program may keep it after the handler has returned; it keeps its block then. The zero Blocks is ready for use, and safe for
-// concurrent use.
+// request, because a program may keep it after the handler has returned. A context that a program keeps also keeps the other 31 of its block in memory.
+// The zero Blocks is ready for use, and safe for concurrent use.
 type Blocks[T any] struct{ pool sync.Pool } // of *block[T] that have unused values
 
 // block is a block of values. Those from next on are unused.

@@ -11,7 +11,8 @@ import (
 const HasTypeOfService = true
 
 // SetTypeOfService sets the octet of the type of service in the IPv4 headers of the packets that the socket sends, or of the traffic class
-// in their IPv6 headers if isIPv6 is true. Of a TCP socket the kernel keeps the lower two bits, which are those of congestion notification.
+// in their IPv6 headers if isIPv6 is true. On a TCP socket the kernel ignores the lower two bits of octet, because it sets them itself for congestion
+// notification (ECN).
 func SetTypeOfService(c syscall.RawConn, isIPv6 bool, octet uint8) error {
 	level, option := unix.IPPROTO_IP, unix.IP_TOS
 	if isIPv6 {

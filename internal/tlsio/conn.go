@@ -27,7 +27,7 @@ type Conn struct {
 	id   Identity
 
 	drained  atomic.Bool // crypto/tls has no plaintext, and the memory has no ciphertext that crypto/tls can decrypt; only the reader changes it
-	between  bool        // crypto/tls has no plaintext, so it begins a record for the next; only the reader uses it
+	between  bool        // crypto/tls holds no plaintext, so the next byte of plaintext comes from a new record; only the reader uses it
 	vec      [1][]byte   // the reader's
 	accepted int         // the writer's: plaintext bytes that are encrypted and that no call of TryWritev has reported yet
 }

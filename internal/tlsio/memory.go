@@ -117,11 +117,13 @@ func (m *memory) used() bool {
 //	| type | version | length | fragment
 //	+------+---------+--------+----------
 type framing struct {
-	head [headBytes]byte // the first have bytes of the next record
+	head [headBytes]byte // header of the next record, of which have bytes have come
 	have int
 	left int // bytes of the fragment that follow; have is 0 then
 
-	unused int // whole records that crypto/tls may still have; it does not show all that it uses
+	// unused is the number of whole records that crypto/tls may still have. It is an upper bound, because crypto/tls reports no use of a record without
+	// data, such as a key update.
+	unused int
 }
 
 // Bytes of the header of a record, and the place of the length in it.

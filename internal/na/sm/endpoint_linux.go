@@ -110,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (na.Endpoint, error) {
 		if name != "" || !isForeign(err) && na.KindOf(err) != na.InUse || tries == maxNumbers {
 			return nil, err
 		}
-		// Another user has the names of that number, or a process of the same number in another namespace of processes has them.
+		// Another user has the names of that number, or a process with the same PID in another PID namespace has them.
 	}
 }
 
