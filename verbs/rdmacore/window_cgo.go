@@ -7,20 +7,20 @@ package rdmacore
 */
 import "C"
 
-import (
-	"sync/atomic"
-
-	"cinnabar/verbs"
-)
+import "cinnabar/verbs"
 
 // mw is a memory window.
 type mw struct {
-	pd     *pd
-	h      handle
-	typ    verbs.MWType
-	rkey   atomic.Uint32
-	closed atomic.Bool
-	bound  uint32 // lkey of the region that the last OpBindMW has named; guarded by pd.mu
+	pd  *pd
+	h   handle
+	typ verbs.MWType
+
+	// Guarded by pd.mu, which is also held while the library uses its object of the window, because a completion may let the program close the window
+	// before the crossing that has posted the request is over.
+
+	rkey   uint32
+	closed bool
+	bound  uint32 // lkey of the region that the last OpBindMW has named
 }
 
 // AllocMW implements verbs.PDDriver.
@@ -39,22 +39,27 @@ func (p *pd) AllocMW(t verbs.MWType) (verbs.MemoryWindow, error) {
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	p.windows.Add(1)
-	w := &mw{pd: p, h: handle(h), typ: t}
-	w.rkey.Store(uint32(rkey))
-	return w, nil
+	return &mw{pd: p, h: handle(h), typ: t, rkey: uint32(rkey)}, nil
 }
 
 func (w *mw) Type() verbs.MWType { return w.typ }
-func (w *mw) RKey() uint32       { return w.rkey.Load() }
+
+func (w *mw) RKey() uint32 {
+	w.pd.mu.Lock()
+	defer w.pd.mu.Unlock()
+	return w.rkey
+}
 
 func (w *mw) Close() error {
-	if w.closed.Swap(true) {
+	w.pd.mu.Lock()
+	defer w.pd.mu.Unlock()
+	if w.closed {
 		return nil
 	}
 	if err := w.pd.dev.released(result(C.cn_dealloc_mw(C.uint64_t(w.h)))); err != nil {
-		w.closed.Store(false)
 		return &verbs.Error{Op: "close memory window", Err: err}
 	}
+	w.closed = true
 	w.pd.windows.Add(-1)
 	w.pd.children.Add(-1)
 	return nil
@@ -70,8 +75,6 @@ func (q *qp) checkBind(wr *verbs.SendWR) error {
 	switch {
 	case !ok || w.pd != q.pd:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MW is not a window of the queue pair's protection domain", wr.Op)
-	case w.closed.Load():
-		return verbs.Errorf(op, verbs.ErrClosed, "%s: the window is closed", wr.Op)
 	case wr.MWAccess&^windowAccess != 0:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MWAccess is %s; a window can have only %s", wr.Op, wr.MWAccess, windowAccess)
 	case wr.Flags&verbs.Inline != 0:
@@ -110,15 +113,22 @@ func (q *qp) collectBind(i int, wr *verbs.SendWR, pos uint32, token uint64) (tak
 		return i, nil // the requests before it cross first
 	}
 	w := wr.MW.(*mw)
-	r := &rawBind{token: makeToken(kindSend, token, pos), flags: wr.Flags, mw: w.h, access: wr.MWAccess, rkey: nextKey(w.rkey.Load())}
+	r := &rawBind{token: makeToken(kindSend, token, pos), flags: wr.Flags, mw: w.h, access: wr.MWAccess}
 	q.pd.mu.Lock()
 	defer q.pd.mu.Unlock()
+	if w.closed {
+		return 0, verbs.Errorf(op, verbs.ErrClosed, "%s: the window is closed", wr.Op)
+	}
+	r.rkey = nextKey(w.rkey)
 	r.rng.LKey = w.bound // for a window that is to be bound to nothing, because some drivers take no nil for the region
 	if len(wr.SGL) > 0 {
 		r.rng = wr.SGL[0]
 	}
 	m := q.pd.regions[r.rng.LKey]
-	if m == nil {
+	switch {
+	case m == nil && len(wr.SGL) == 0:
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "%s: SGL is empty, which unbinds a window, and the window is bound to no open region", wr.Op)
+	case m == nil:
 		return 0, verbs.Errorf(op, verbs.ErrInvalid, "%s: no region of the protection domain has lkey %#x", wr.Op, r.rng.LKey)
 	}
 	r.mr = m.h
@@ -133,7 +143,7 @@ func (q *qp) collectBind(i int, wr *verbs.SendWR, pos uint32, token uint64) (tak
 		q.sq.head.Store(pos)
 		return 0, postError(op, err)
 	}
-	w.rkey.Store(r.rkey)
+	w.rkey = r.rkey
 	w.bound = r.rng.LKey
 	return 1, nil
 }
