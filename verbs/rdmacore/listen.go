@@ -205,6 +205,9 @@ func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.Con
 	if !ok || q.pd.dev != r.id.cm.dev {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
+	if p.TypeOfService != 0 {
+		return nil, verbs.Unsupported(op, "ConnParam.TypeOfService: on device %s the side that dials chooses the type of service for both directions", q.pd.dev.name)
+	}
 	ctx, cancel := within(ctx, p.Timeout)
 	defer cancel()
 	if err := q.begin(op); err != nil {
@@ -223,9 +226,6 @@ func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.Con
 
 func (r *connRequest) accept(ctx context.Context, q *qp, p verbs.ConnParam) (*conn, error) {
 	const op = "accept connection"
-	if p.TypeOfService != 0 {
-		return nil, verbs.Unsupported(op, "ConnParam.TypeOfService: on device %s the side that dials chooses the type of service for both directions", q.pd.dev.name)
-	}
 	if err := r.id.setOptions(op, p); err != nil {
 		return nil, err
 	}
