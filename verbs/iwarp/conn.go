@@ -78,6 +78,8 @@ type conn struct {
 	ird    int
 	ord    int
 
+	windows int // memory windows that are bound on the connection; guarded by keyTable.mu
+
 	claim  progress.Claim // while it is taken, pollers read and the background reader is parked
 	paused atomic.Bool    // nothing is read until a receive is posted
 	resume chan struct{}  // capacity 1; wakes the background reader

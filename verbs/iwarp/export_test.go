@@ -179,7 +179,7 @@ func MoveUnreadAfter(dev *verbs.Device, remote netip.AddrPort, mem []byte, betwe
 	w := &c.rx.run.watch
 	if guesses = exposed.begin(w, spanOf(mem)); guesses {
 		between()
-		c.moveUnread([][]byte{mem}, &mr{}, len(mem))
+		c.moveUnread([][]byte{mem}, len(mem))
 		c.rx.ahead.unread = nil // no FPDU is in it
 		exposed.end(w)
 	}
@@ -237,15 +237,4 @@ func Exposed() (regions, calls int) {
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()
 	return len(exposed.regions), len(exposed.watches)
-}
-
-// MoveUnreadOfClosed acts as if the only connection of dev had made a wrong guess, and the region of the read had been closed since.
-func MoveUnreadOfClosed(dev *verbs.Device, n int) {
-	c := dev.Driver().(*device).connections()[0]
-	gone := &mr{}
-	gone.users.Close()
-	c.rxMu.Lock()
-	c.moveUnread([][]byte{make([]byte, n)}, gone, n)
-	c.rxMu.Unlock()
-	c.teardownIfFailed()
 }

@@ -54,7 +54,8 @@ type exposure struct {
 	regions []exposedRegion
 	// +checklocks:mu
 	watches []*watch
-	ended   sync.Cond // a watch has ended; add sets its lock
+	ended   sync.Cond // a watch has ended; once sets its lock
+	once    sync.Once
 }
 
 // longestWalk is the largest number of regions that begin looks at. It bounds the time of a watch among many regions of the same memory.
@@ -92,13 +93,13 @@ func (e *exposure) add(m *mr) {
 	s := spanOf(m.buf)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ended.L = &e.mu
+	i, _ := slices.BinarySearchFunc(e.regions, s.begin, compareBegin)
+	e.regions = slices.Insert(e.regions, i, exposedRegion{span: s, m: m}) // before the wait, so that no further watch of the bytes begins
+	e.measureLocked(i)
+	e.once.Do(func() { e.ended.L = &e.mu })
 	for m.access&peerReads != 0 && slices.ContainsFunc(e.watches, func(w *watch) bool { return w.overlaps(s) }) {
 		e.ended.Wait()
 	}
-	i, _ := slices.BinarySearchFunc(e.regions, s.begin, compareBegin)
-	e.regions = slices.Insert(e.regions, i, exposedRegion{span: s, m: m})
-	e.measureLocked(i)
 }
 
 // drop removes a region that was added, and to which no access is under way.

@@ -120,6 +120,9 @@ func TestExposureOfReaders(t *testing.T) {
 			if added {
 				t.Errorf("the region is there before the end of watch %d", i)
 			}
+			if _, ok := x.Watch(mem[25:26]); ok {
+				t.Error("a further watch begins, for which the region would have to wait too")
+			}
 			end()
 		}
 		synctest.Wait()

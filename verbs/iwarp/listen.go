@@ -73,8 +73,14 @@ func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.List
 
 // listenTCP returns Config.Listener if that is at addr and not in use, and a new listener otherwise.
 func (d *device) listenTCP(addr netip.AddrPort, onlyIPv6 bool) (*net.TCPListener, error) {
-	if l := d.cfg.Listener; l != nil && unmapWildcard(tcpAddr(l.Addr())) == unmapWildcard(addr) && d.given.CompareAndSwap(false, true) {
-		return l, nil
+	if l := d.cfg.Listener; l != nil && unmapWildcard(tcpAddr(l.Addr())) == unmapWildcard(addr) && !d.given.Load() {
+		if onlyIPv6 {
+			return nil, verbs.Errorf("listen", verbs.ErrInvalid,
+				"ListenConfig.OnlyIPv6 with Config.Listener, which listens already: open that socket for IPv6 only (BindIPv6Only=ipv6-only of systemd)")
+		}
+		if d.given.CompareAndSwap(false, true) {
+			return l, nil
+		}
 	}
 	network := "tcp"
 	if onlyIPv6 {
@@ -468,7 +474,7 @@ func (r *connRequest) accept(ctx context.Context, q *qp, local mpa.Local, p verb
 		return nil, err
 	}
 	if err := setTypeOfService(r.tc.tcp, r.remote.Addr(), p.TypeOfService); err != nil {
-		return nil, &verbs.Error{Op: op, Err: err}
+		return nil, &verbs.Error{Op: op, Err: err, Detail: "set ConnParam.TypeOfService"}
 	}
 	limit := p.Timeout
 	if limit <= 0 {

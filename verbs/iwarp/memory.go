@@ -65,6 +65,8 @@ type mr struct {
 	window *mw
 	parent *mr   // the region
 	conn   *conn // only the peer of this connection may use it
+	// unbound is true from the end of the binding on, when the device may still access the memory; guarded by keyTable.mu.
+	unbound bool
 }
 
 // enter begins a use of the memory; false means that the region is closed.
@@ -312,7 +314,7 @@ func (t *keyTable) byRemote(key uint32) *mr {
 func (t *keyTable) invalidate(c *conn, key uint32) protection {
 	m, bad := t.invalidateKey(c, key)
 	if bad == protectionOK && m.window != nil {
-		m.drain()
+		t.drain(m)
 	}
 	return bad
 }

@@ -126,11 +126,11 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	if need := requiredCaps[wr.Op]; !q.pd.dev.caps.Has(need) {
 		return verbs.Unsupported(op, "%s: this device was opened without %s (see Config.NoImmediates and Config.NoAtomics)", wr.Op, need)
 	}
-	if len(wr.SGL) > q.init.Cap.MaxSendSGE {
-		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), q.init.Cap.MaxSendSGE)
-	}
 	if isLocal(wr.Op) {
 		return q.checkLocal(wr)
+	}
+	if len(wr.SGL) > q.init.Cap.MaxSendSGE {
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), q.init.Cap.MaxSendSGE)
 	}
 	var total uint64
 	for i := range wr.SGL {

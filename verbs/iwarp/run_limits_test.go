@@ -167,16 +167,3 @@ func TestRunClosedRegion(t *testing.T) {
 		}
 	}
 }
-
-// TestMoveUnreadClosedRegion: if the sink is closed between a system call and the moving of its bytes, the connection ends.
-func TestMoveUnreadClosedRegion(t *testing.T) {
-	s, p := opened(t, iwarp.Config{})
-	mr := s.region(t, 64)
-	s.send(t, verbs.SendWR{ID: 1, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, 64)}})
-	p.expect(rdmap.OpReadRequest)
-	iwarp.MoveUnreadOfClosed(s.dev, 64)
-	s.want(t, 1, verbs.WCRead, verbs.StatusLocProtErr)
-	if term := p.terminate(); term.Cause() != rdmap.TermLocalCatastrophic {
-		t.Errorf("%v", term)
-	}
-}

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"errors"
 	"runtime/debug"
 	"sync"
 
@@ -9,6 +10,7 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/sockio"
 	"cinnabar/verbs"
 )
 
@@ -118,9 +120,22 @@ func (c *conn) readRun() (n int, full bool, err error) {
 	}
 	if c.enterRx() {
 		sink := r.regions[0]
+		held := run && sink.enter() // until the bytes behind a wrong guess are moved and cleared, for which Close of the region waits
+		if !held {
+			clear(plan[first:])
+			plan = plan[:first]
+		}
 		n, err = c.read(plan)
 		c.exitRx()
-		full = err == nil && c.arrivedRun(plan, first, sink, n)
+		switch {
+		case err == nil:
+			full = c.arrivedRun(plan, first, n)
+		case held && !errors.Is(err, sockio.ErrWouldBlock): // TLS may have decrypted bytes before it failed
+			takeBack(plan[first:], most)
+		}
+		if held {
+			sink.exit()
+		}
 	}
 	if run {
 		c.endRun(most)
@@ -131,12 +146,13 @@ func (c *conn) readRun() (n int, full bool, err error) {
 }
 
 // beginRun reports whether a system call may have guesses. They have the bytes guessed, and most is the largest number of bytes that are moved if they
-// are wrong. There are no guesses if exposure.begin refuses the watch of these bytes, or if the host's share of memory has no room for moved bytes.
+// are wrong. There are no guesses if exposure.begin refuses the watch of these bytes, or if the host's share of memory has not room for twice the moved
+// bytes, because other connections of the host must be able to hold messages meanwhile.
 //
 // +checklocks:c.rxMu
 func (c *conn) beginRun(guessed []byte, most int) bool {
-	if !c.account.May(hostquota.Memory, int64(most)) || c.account.Take(hostquota.Memory, int64(most)) != nil {
-		return false // May comes first because Take counts a refusal, and a system call without guesses is none
+	if !c.account.May(hostquota.Memory, 2*int64(most)) || c.account.Take(hostquota.Memory, int64(most)) != nil {
+		return false // May comes first, because Take counts a refusal, and a system call without guesses is none
 	}
 	if !exposed.begin(&c.rx.run.watch, spanOf(guessed)) {
 		c.account.Give(hostquota.Memory, int64(most))
@@ -171,7 +187,7 @@ func (c *conn) giveMoved() {
 // arrivedRun processes n bytes that were read by the plan of a run, and reports whether they filled it.
 //
 // +checklocks:c.rxMu
-func (c *conn) arrivedRun(plan [][]byte, first int, sink *mr, n int) (full bool) {
+func (c *conn) arrivedRun(plan [][]byte, first, n int) (full bool) {
 	r := &c.rx
 	size := 0 // of the pieces for the FPDU, and the head behind it
 	for _, b := range plan[:first] {
@@ -183,11 +199,11 @@ func (c *conn) arrivedRun(plan [][]byte, first int, sink *mr, n int) (full bool)
 			return full && n == 0 && len(plan) == 0
 		}
 		if c.over() {
-			takeBack(plan, sink, n) // clears the bytes; inbound processing has ended, so nothing parses them
+			takeBack(plan, n) // clears the bytes; inbound processing has ended, so nothing parses them
 			return false
 		}
 		if !r.placedAt(plan[0]) {
-			c.moveUnread(plan, sink, n)
+			c.moveUnread(plan, n)
 			return true
 		}
 		copy(r.tail[:r.trailer], plan[1])
@@ -203,17 +219,17 @@ func (r *rxState) placedAt(b []byte) bool {
 
 // moveUnread moves n bytes from the pieces of a plan, which lie in sink and in the gaps, to memory that readUnread reads. They have at most runBytes of
 // payload with the heads between, and never more payload than the read that is under way still expects. The connection fails, with the read that owns
-// the sink, if sink is closed, because the bytes are lost, or if a peer has written to the bytes since the watch began, because they may be forged.
+// the sink, if the memory of the sink is unmapped, because the bytes are lost, or if a peer has written to the bytes since the watch began, because they may be forged.
 //
 // +checklocks:c.rxMu
-func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
+func (c *conn) moveUnread(plan [][]byte, n int) {
 	r := &c.rx
 	r.run.rest, r.run.pause = nil, max(runPause*n, runPauseLeast)
-	unread, there := takeBack(plan, sink, n)
+	unread, there := takeBack(plan, n)
 	t := rdmap.TermLocalCatastrophic.Terminate()
 	switch {
 	case !there:
-		t.Detail = "the region was deregistered or unmapped while it was read into"
+		t.Detail = "the memory of a read was unmapped while it was read into"
 	case exposed.reached(&r.run.watch): // checked after the copy, because a peer may write until the copy is made
 		t.Detail = "another connection wrote to the memory of a read while the memory was read into"
 	default:
@@ -224,12 +240,8 @@ func (c *conn) moveUnread(plan [][]byte, sink *mr, n int) {
 }
 
 // takeBack returns a copy of the first n bytes of the pieces of a plan and clears these bytes in the pieces, because the program may later expose that
-// memory to peers. there is false if sink is closed or its memory is unmapped.
-func takeBack(plan [][]byte, sink *mr, n int) (b []byte, there bool) {
-	if !sink.enter() {
-		return nil, false
-	}
-	defer sink.exit()
+// memory to peers. The caller holds a use of the sink. there is false if the memory of the sink is unmapped.
+func takeBack(plan [][]byte, n int) (b []byte, there bool) {
 	b = make([]byte, n)
 	return b, takeGuarded(b, plan)
 }

@@ -155,7 +155,7 @@ func (w *sendWQE) steps() int {
 
 // confirmed reports whether a zero-length read follows w.
 func (c *conn) confirmed(w *sendWQE) bool {
-	return c.dev.cfg.ConfirmWrites && w.flags&verbs.Signaled != 0 && !needsAnswer(w.op)
+	return c.dev.cfg.ConfirmWrites && w.flags&verbs.Signaled != 0 && !needsAnswer(w.op) && !isLocal(w.op)
 }
 
 // stepLocked starts message t.step of request w.

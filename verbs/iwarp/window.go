@@ -20,7 +20,7 @@ type mw struct {
 	// Guarded by keyTable.mu.
 
 	key    uint32 // of the last posted OpBindMW
-	bound  *mr    // nil: free
+	bound  *mr    // until it is unbound and drained; nil: free
 	closed bool
 }
 
@@ -60,9 +60,13 @@ func (w *mw) RKey() uint32 {
 }
 
 func (w *mw) Close() error {
-	part, open := w.pd.dev.keys.dropWindow(w)
-	if part != nil {
-		part.drain()
+	t := &w.pd.dev.keys
+	part, unbound, open := t.dropWindow(w)
+	switch {
+	case unbound:
+		t.drain(part)
+	case part != nil: // which another goroutine has unbound, and drains
+		<-part.users.Idle()
 	}
 	if open {
 		w.pd.children.Add(-1)
@@ -84,19 +88,27 @@ func (t *keyTable) renew(w *mw) uint32 {
 	return w.key
 }
 
-// dropWindow closes w, and unbinds it if it is bound: then the caller drains part. open is false if w was closed before.
-func (t *keyTable) dropWindow(w *mw) (part *mr, open bool) {
+// dropWindow closes w. part is what w is bound to, or was and is being drained. unbound reports that dropWindow has unbound it, and that the caller drains
+// it. open is false if w was closed before.
+func (t *keyTable) dropWindow(w *mw) (part *mr, unbound, open bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w.closed {
-		return nil, false
+	part, open = w.bound, !w.closed
+	if open {
+		w.closed = true
+		delete(t.windows, w.key)
 	}
-	w.closed = true
-	delete(t.windows, w.key)
-	if part = w.bound; part != nil {
+	if unbound = part != nil && !part.unbound; unbound {
 		t.unbindLocked(part)
 	}
-	return part, true
+	return part, unbound, open
+}
+
+// isOpen reports whether w is not closed.
+func (t *keyTable) isOpen(w *mw) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return !w.closed
 }
 
 // isLocal reports whether the operation concerns keys of this side only, and sends nothing.
@@ -119,6 +131,8 @@ func (q *qp) checkLocal(wr *verbs.SendWR) error {
 	switch {
 	case !ok || w.pd != q.pd:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s: MW is not a window of the queue pair's protection domain", wr.Op)
+	case !q.pd.dev.keys.isOpen(w):
+		return verbs.Errorf(op, verbs.ErrClosed, "%s: the window is closed", wr.Op)
 	case len(wr.SGL) != 1 || wr.SGL[0].Length == 0:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s: SGL must be one entry of at least 1 byte, the range of the window", wr.Op)
 	case wr.MWAccess&^windowAccess != 0:
@@ -166,7 +180,7 @@ func (c *conn) runLocal(w *sendWQE) verbs.WCStatus {
 	if part == nil {
 		return verbs.StatusMWBindErr
 	}
-	part.drain()
+	t.drain(part)
 	return verbs.StatusSuccess
 }
 
@@ -187,6 +201,7 @@ func (t *keyTable) bind(c *conn, b *binding) verbs.WCStatus {
 		return verbs.StatusMWBindErr
 	}
 	m.windows++
+	c.windows++
 	part := &mr{pd: m.pd, buf: m.buf[off : off+n : off+n], base: b.rng.Addr, iova: m.iova + uint64(off), access: b.access, rkey: b.key,
 		window: b.mw, parent: m, conn: c}
 	b.mw.bound = part
@@ -199,16 +214,20 @@ func (t *keyTable) bind(c *conn, b *binding) verbs.WCStatus {
 // +checklocks:t.mu
 func (t *keyTable) unbindLocked(part *mr) {
 	t.revokeLocked(part)
-	part.window.bound = nil
+	part.unbound = true
 	part.parent.windows--
+	part.conn.windows--
 	part.users.Close()
 }
 
-// drain waits until the device accesses no memory of m, the part of a window that has been unbound. drain then ends the use of the parent region that
+// drain waits until the device accesses no memory of part, the part of a window that has been unbound. drain then ends the use of the parent region that
 // bind has begun. Close of the parent waits for the end of all uses.
-func (m *mr) drain() {
-	<-m.users.Idle()
-	m.parent.exit()
+func (t *keyTable) drain(part *mr) {
+	<-part.users.Idle()
+	t.mu.Lock()
+	part.window.bound = nil
+	t.mu.Unlock()
+	part.parent.exit()
 }
 
 // invalidateOwn unbinds the window that is bound by key on c, and returns its part, which the caller drains; nil if there is none.
@@ -226,7 +245,7 @@ func (t *keyTable) invalidateOwn(c *conn, key uint32) *mr {
 // unbindAll unbinds the windows that are bound on c, whose end has come.
 func (t *keyTable) unbindAll(c *conn) {
 	for _, part := range t.unbindConn(c) {
-		part.drain()
+		t.drain(part)
 	}
 }
 
@@ -234,8 +253,11 @@ func (t *keyTable) unbindAll(c *conn) {
 func (t *keyTable) unbindConn(c *conn) (parts []*mr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if c.windows == 0 {
+		return nil
+	}
 	for _, w := range t.windows {
-		if part := w.bound; part != nil && part.conn == c {
+		if part := w.bound; part != nil && part.conn == c && !part.unbound {
 			t.unbindLocked(part)
 			parts = append(parts, part)
 		}
