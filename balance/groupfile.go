@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"cinnabar/codes"
 )
@@ -46,20 +47,20 @@ func (g GroupFile) Resolve(context.Context) ([]Address, error) {
 	return list, nil
 }
 
-// readGroupFile reads a regular file. The kind of the file is examined before it is opened, because the opening of a named pipe waits for a writer.
+// readGroupFile reads a regular file. It opens the file without waiting, because the opening of a named pipe would wait for a writer.
 func readGroupFile(name string) ([]byte, error) {
-	fi, err := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was read only
+	fi, err := f.Stat()
 	switch {
 	case err != nil:
 		return nil, err
 	case !fi.Mode().IsRegular():
 		return nil, fmt.Errorf("%q: %w: it is no regular file", name, codes.InvalidArg)
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was read only
 	data, err := io.ReadAll(io.LimitReader(f, maxGroupFile+1))
 	if err == nil && len(data) > maxGroupFile {
 		err = fmt.Errorf("%q: %w: it has more than %d bytes", name, codes.InvalidArg, maxGroupFile)
