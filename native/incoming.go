@@ -173,8 +173,11 @@ func (in *incoming) begin() error {
 			return cause
 		}
 	}
-	if in.deadline != 0 && in.Err() != nil {
+	switch {
+	case in.late():
 		return errTooLate
+	case in.deadline != 0 && in.Err() != nil:
+		return context.Cause(in)
 	}
 	return nil
 }
