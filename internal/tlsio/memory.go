@@ -147,6 +147,9 @@ func (f *framing) add(b []byte) {
 		f.have, b = f.have+n, b[n:]
 		if f.have == headBytes {
 			f.have, f.left = 0, int(binary.BigEndian.Uint16(f.head[offLength:]))
+			if f.left == 0 {
+				f.unused++ // which crypto/tls refuses
+			}
 		}
 	}
 }
