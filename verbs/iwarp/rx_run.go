@@ -217,9 +217,10 @@ func (r *rxState) placedAt(b []byte) bool {
 	return r.placed && r.got == 0 && r.seg.Op == rdmap.OpReadResponse && len(r.dst) == 1 && len(r.dst[0]) == len(b) && &r.dst[0][0] == &b[0]
 }
 
-// moveUnread moves n bytes from the pieces of a plan, which lie in sink and in the gaps, to memory that readUnread reads. They have at most runBytes of
-// payload with the heads between, and never more payload than the read that is under way still expects. The connection fails, with the read that owns
-// the sink, if the memory of the sink is unmapped, because the bytes are lost, or if a peer has written to the bytes since the watch began, because they may be forged.
+// moveUnread moves n bytes from the pieces of a plan, which lie in the sink and in the gaps, to memory that readUnread reads. They have at most runBytes
+// of payload with the heads between, and never more payload than the read that is under way still expects. The connection fails, with the read that
+// owns the sink, if the memory of the sink is unmapped, because the bytes are lost, or if a peer has written to the bytes since the watch began,
+// because they may be forged.
 //
 // +checklocks:c.rxMu
 func (c *conn) moveUnread(plan [][]byte, n int) {
