@@ -491,14 +491,14 @@ func (c *stateConn) bind() {
 
 // rebind revokes the key of the window, binds the window, both or neither, and may then close it.
 func (c *stateConn) rebind() {
-	what := c.s.byte()
-	if what&1 != 0 {
+	choice := c.s.byte()
+	if choice&1 != 0 {
 		c.postWindow(verbs.SendWR{ID: 5, Op: verbs.OpLocalInv, InvKey: c.window.RKey()})
 	}
-	if what&2 != 0 {
+	if choice&2 != 0 {
 		c.bind()
 	}
-	if what&12 == 12 {
+	if choice&12 == 12 {
 		if err := c.window.Close(); err != nil {
 			c.t.Error(err)
 		}
