@@ -43,8 +43,6 @@ type Conn struct {
 	slotLen int              // bytes of sendMR for one message
 	ringMR  *verbs.MR        // where the peer writes long records
 	recvMR  *verbs.MR        // buffers of receives
-	sinkMR  *verbs.MR        // of discard; nil: that is in recvMR
-	discard verbs.SGE        // see Discard
 	sendMR  *verbs.MR        // headers and short records to be sent
 	written verbs.SendFlags  // of the writes of long records
 
@@ -145,7 +143,7 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.register(attr.ReadSink); err != nil {
+	if err := c.register(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -158,8 +156,8 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	return nil
 }
 
-// register makes the memory. It is of the Go heap, because a program may read a record after Close. sink are the rights of the sink of a read.
-func (c *Conn) register(sink verbs.Access) (err error) {
+// register makes the memory. It is of the Go heap, because a program may read a record after Close.
+func (c *Conn) register() (err error) {
 	for _, m := range []struct {
 		mr     **verbs.MR
 		size   int
@@ -172,14 +170,6 @@ func (c *Conn) register(sink verbs.Access) (err error) {
 			return err
 		}
 	}
-	if sink&^verbs.LocalWrite == 0 {
-		c.discard = c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), discardLen)
-		return nil
-	}
-	if c.sinkMR, err = c.pd.RegMR(make([]byte, discardLen), verbs.LocalWrite|sink); err != nil { // not in recvMR, because peers have no right to the messages there
-		return err
-	}
-	c.discard = c.sinkMR.SGE(0, discardLen)
 	return nil
 }
 
@@ -192,11 +182,13 @@ func wholePages(n int) int {
 	return n
 }
 
-// discardLen is the size of the memory of Discard, which lies behind the buffers of receives, or in sinkMR.
+// discardLen is the size of the memory of Discard, which lies behind the buffers of receives.
 const discardLen = 1
 
 // Discard returns a byte of registered memory for the result of a read that the caller does not need.
-func (c *Conn) Discard() verbs.SGE { return c.discard }
+func (c *Conn) Discard() verbs.SGE {
+	return c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), discardLen)
+}
 
 // receiveLen is the size of a receive's buffer.
 func (c *Conn) receiveLen() int { return headerLen + c.cfg.Inline }
@@ -434,7 +426,7 @@ func (c *Conn) release() (err error) {
 	if c.qp != nil {
 		err = c.qp.Close()
 	}
-	for _, mr := range []*verbs.MR{c.ringMR, c.recvMR, c.sinkMR, c.sendMR, c.stageMR} {
+	for _, mr := range []*verbs.MR{c.ringMR, c.recvMR, c.sendMR, c.stageMR} {
 		if mr != nil {
 			err = errors.Join(err, mr.Close())
 		}

@@ -83,9 +83,7 @@ type Config struct {
 	// host gets a share (see package documentation). Connections that this side dials count and are not refused.
 	MaxConnections int
 	// MaxMemory bounds, in bytes, the messages that all connections together hold for want of a receive; beyond a host's
-	// share of it the host's connections are not read until receives are posted. It also bounds the bytes that are copied after
-	// wrong guesses in read responses, up to 512 KiB for each connection; a connection whose host has no share left makes no
-	// guesses. 0 is half of the machine's memory.
+	// share of it the host's connections are not read until receives are posted. 0 is half of the machine's memory.
 	MaxMemory int64
 	// DeniedLimit is how many refused accesses to memory a remote host may make in about a minute before its new
 	// connections are delayed and then refused, because a host that guesses keys connects anew for each. 0 is 16;

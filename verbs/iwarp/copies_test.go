@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"cinnabar/internal/hostmem"
-	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -27,11 +26,14 @@ func borders(n int) []int {
 // operation: the counters of copied payload stay 0, the data is right.
 // parity: S23
 func TestNoCopies(t *testing.T) {
-	const tagged, untagged = 14, 18                         // header octets
-	for _, mulpdu := range []int{128, 1448, mpa.MaxULPDU} { // not 0, because a response whose segments change their size may be moved (see run)
+	const tagged, untagged = 14, 18 // header octets
+	for _, mulpdu := range []int{128, 1448, 0} {
 		for _, crc := range []bool{true, false} {
 			t.Run(fmt.Sprintf("mulpdu=%d/crc=%t", mulpdu, crc), func(t *testing.T) {
 				cfg := iwarp.Config{MaxULPDU: mulpdu, NoCRC: !crc}
+				if mulpdu == 0 {
+					mulpdu = 64768
+				}
 				a, b := newPair(t, cfg, cfg)
 				src, dst := a.region(t, 6*mulpdu), b.region(t, 6*mulpdu)
 				fill(src.Bytes(), uint64(mulpdu))

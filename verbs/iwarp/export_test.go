@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"cinnabar/verbs"
@@ -152,89 +151,4 @@ func SetLeastStay(dev *verbs.Device, d time.Duration) {
 func Evict(dev *verbs.Device) bool {
 	d := dev.Driver().(*device)
 	return d.evict(d.connections()[0])
-}
-
-// Read reads the input of the only connection of dev, and returns the number of bytes that have come. over says that the connection reads no more,
-// and stalled that it does not before a receive is posted.
-func Read(dev *verbs.Device) (n uint64, over, stalled bool) {
-	list := dev.Driver().(*device).connections()
-	if len(list) == 0 {
-		return 0, true, false
-	}
-	c := list[0]
-	c.rxMu.Lock()
-	c.receiveLocked(false)
-	n, over, stalled = c.rxStats.bytes, c.over(), c.rx.stalled
-	c.rxMu.Unlock()
-	c.afterRx()
-	return n, over, stalled
-}
-
-// MoveUnreadAfter acts as if the connection of dev to remote had read bytes into mem by a wrong guess, and moves them after between. guesses is false,
-// and between is not called, if exposure.begin refuses the watch.
-func MoveUnreadAfter(dev *verbs.Device, remote netip.AddrPort, mem []byte, between func()) (guesses bool) {
-	list := dev.Driver().(*device).connections()
-	c := list[slices.IndexFunc(list, func(c *conn) bool { return c.remote == remote })]
-	c.rxMu.Lock()
-	w := &c.rx.run.watch
-	if guesses = exposed.begin(w, spanOf(mem)); guesses {
-		between()
-		c.moveUnread([][]byte{mem}, len(mem))
-		c.rx.ahead.unread = nil // no FPDU is in it
-		exposed.end(w)
-	}
-	c.rxMu.Unlock()
-	c.teardownIfFailed()
-	return guesses
-}
-
-// BeginWrite acts as if a Write of a peer to n bytes at off of region was being stored until end is called.
-func BeginWrite(dev *verbs.Device, region *verbs.MR, off, n int) (end func()) {
-	m := dev.Driver().(*device).keys.byRemote(region.RKey())
-	exposed.beginWrite(m, spanOf(m.buf[off:off+n]))
-	return func() { exposed.endWrite(m) }
-}
-
-// LongestWalk is the largest number of regions that a watch looks at.
-const LongestWalk = longestWalk
-
-// Exposure is an exposure of its own.
-type Exposure struct{ e exposure }
-
-// ExposedRegion is a region of an Exposure.
-type ExposedRegion struct {
-	e *exposure
-	m *mr
-}
-
-// Add adds a region of b.
-func (x *Exposure) Add(b []byte, access verbs.Access) *ExposedRegion {
-	r := &ExposedRegion{&x.e, &mr{buf: b, access: access}}
-	x.e.add(r.m)
-	return r
-}
-
-// Drop drops the region.
-func (r *ExposedRegion) Drop() { r.e.drop(r.m) }
-
-// BeginWrite begins to write to b, which is in the region.
-func (r *ExposedRegion) BeginWrite(b []byte) { r.e.beginWrite(r.m, spanOf(b)) }
-
-// EndWrite ends a write.
-func (r *ExposedRegion) EndWrite() { r.e.endWrite(r.m) }
-
-// Watch begins to watch b; ok is false if exposure.begin refuses the watch. end ends that, and reports whether a write to b has begun since.
-func (x *Exposure) Watch(b []byte) (end func() (reached bool), ok bool) {
-	w := &watch{}
-	return func() bool {
-		defer x.e.end(w)
-		return x.e.reached(w)
-	}, x.e.begin(w, spanOf(b))
-}
-
-// Exposed returns the numbers of regions of all devices that peers may read or write, and of system calls with guesses that are under way.
-func Exposed() (regions, calls int) {
-	exposed.mu.Lock()
-	defer exposed.mu.Unlock()
-	return len(exposed.regions), len(exposed.watches)
 }

@@ -55,9 +55,8 @@ type mr struct {
 	lkey   uint32
 	rkey   uint32
 
-	users   rundown.Guard // closed by Close
-	writers atomic.Int64  // Writes and atomics of peers that are being stored; see exposure
-	locked  bool
+	users  rundown.Guard // closed by Close
+	locked bool
 
 	windows int // memory windows that are bound to the region; guarded by keyTable.mu
 
@@ -87,9 +86,6 @@ func (m *mr) Close() error {
 		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
 	<-m.users.Idle()
-	if m.access&peerAccess != 0 {
-		exposed.drop(m)
-	}
 	if m.locked {
 		_ = hostmem.Unlock(m.buf) // a failure leaves the pages locked until they are unmapped, which does no harm
 	}
@@ -140,7 +136,7 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	if bad := access &^ (supportedAccess | verbs.OptionalAccess); bad != 0 {
 		return nil, verbs.Unsupported(op, "access flags %s; this device has %s", bad, supportedAccess)
 	}
-	if access&peerWrites != 0 && access&verbs.LocalWrite == 0 {
+	if access&(verbs.RemoteWrite|verbs.RemoteAtomic) != 0 && access&verbs.LocalWrite == 0 {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "%s needs local-write as well (ibv_reg_mr(3))", access)
 	}
 	if len(r.Bytes) == 0 {
@@ -154,9 +150,6 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 		m.locked = true
 	}
 	p.children.Add(1)
-	if access&peerAccess != 0 {
-		exposed.add(m)
-	}
 	p.dev.keys.add(m)
 	return m, nil
 }

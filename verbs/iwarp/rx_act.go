@@ -215,10 +215,7 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 	}
 	original, ok, there := uint64(0), req.Op.Valid(), true
 	if ok {
-		b := m.buf[off : off+rdmap.AtomicLen]
-		exposed.beginWrite(m, spanOf(b))
-		original, ok, there = c.dev.apply(b, req)
-		exposed.endWrite(m)
+		original, ok, there = c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
 	}
 	m.exit()
 	if !there {

@@ -105,10 +105,8 @@ func (d *device) learn() error {
 	a.Caps = windows | verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm |
 		verbs.CapTypeOfService | verbs.CapAckTimeout // not on iWARP, whose drivers ignore both options without an error
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
-	a.ReadSink = verbs.LocalWrite
 	if a.Transport == verbs.TransportIWARP {
 		a.Caps = windows | verbs.CapActiveFirst
-		a.ReadSink |= verbs.RemoteWrite
 		a.MaxPrivateData = maxMPAData
 		a.AtomicCap = verbs.AtomicNone
 		a.MaxAH = 0

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -365,121 +363,10 @@ func TestBounceOfCutPieces(t *testing.T) {
 	}
 }
 
-// sinkDevice is a device of a transport whose reads need rights at their sink. It records the rights of all registrations of size bytes.
-type sinkDevice struct {
-	verbs.DeviceDriver
-	transport verbs.TransportType
-	sink      verbs.Access
-	size      int
-
-	mu      sync.Mutex
-	granted []verbs.Access // +checklocks:mu
-}
-
-func (d *sinkDevice) Query() (verbs.DeviceAttr, error) {
-	attr, err := d.DeviceDriver.Query()
-	attr.Transport, attr.ReadSink = d.transport, d.sink
-	return attr, err
-}
-
-func (d *sinkDevice) AllocPD() (verbs.PDDriver, error) {
-	pd, err := d.DeviceDriver.AllocPD()
-	return &sinkPD{pd, d}, err
-}
-
-type sinkPD struct {
-	verbs.PDDriver
-	dev *sinkDevice
-}
-
-func (p *sinkPD) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
-	if len(r.Bytes) == p.dev.size {
-		p.dev.mu.Lock()
-		p.dev.granted = append(p.dev.granted, access)
-		p.dev.mu.Unlock()
-	}
-	return p.PDDriver.RegMR(r, access)
-}
-
-// take returns the rights of the registrations since the last call.
-func (d *sinkDevice) take() (granted []verbs.Access) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	granted, d.granted = d.granted, nil
-	return granted
-}
-
-// TestSinkRights checks the rights by which the local memory of a put and of a get is registered. They are those that the device names for the
-// sink of a read, and not those of the transport.
-func TestSinkRights(t *testing.T) {
-	const size = 1 << 20
-	software, err := openDevice(t).Query()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		transport  verbs.TransportType
-		sink, want verbs.Access
-	}{
-		"InfiniBand":      {verbs.TransportIB, verbs.LocalWrite, verbs.LocalWrite},
-		"unset":           {verbs.TransportIB, 0, verbs.LocalWrite},
-		"iWARP card":      {verbs.TransportIWARP, verbs.LocalWrite | verbs.RemoteWrite, verbs.LocalWrite | verbs.RemoteWrite},
-		"software device": {software.Transport, software.ReadSink, verbs.LocalWrite},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := &sinkDevice{DeviceDriver: memdev.Open(memdev.Config{}), transport: test.transport, sink: test.sink, size: size}
-			dev := verbs.NewDevice(d)
-			t.Cleanup(func() {
-				if err := dev.Close(); err != nil {
-					t.Errorf("close the device: %v", err)
-				}
-			})
-			user, to, r, mem := memoryPair(t, dev, Config{}, size)
-			user.locals.bounce.most = 0
-			d.take()
-			exchange(t, user, to, r, mem, make([]byte, size))
-			if got, want := d.take(), []verbs.Access{0, test.want}; !slices.Equal(got, want) {
-				t.Errorf("memory of a put and of a get is registered with %v, want %v", got, want)
-			}
-		})
-	}
-}
-
-// TestSinkOfSoftwareDevice checks that no peer gets a right to the sink of a read on the software device: the sink of a get is memory of Alloc, or
-// of the cache, as on InfiniBand.
-func TestSinkOfSoftwareDevice(t *testing.T) {
-	const size = 1 << 20
-	user, to, r, mem := memoryPair(t, openDevice(t), Config{}, size)
-	user.locals.bounce.most = 0
-	own, free, err := user.Alloc(size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exchange(t, user, to, r, mem, own)
-	if n, _ := user.locals.cachedBytes(); n != 0 {
-		t.Errorf("%d bytes are cached for memory of Alloc", n)
-	}
-	slice := make([]byte, size)
-	exchange(t, user, to, r, mem, slice)
-	if key := (cacheKey{hostmem.Addr(slice), size, verbs.LocalWrite}); !user.locals.has(key) {
-		t.Error("the sink is not cached without a right of peers")
-	}
-	if err := free(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestSinkOfIWARP checks that the sink of a read on an iWARP card is registered for its transfer alone, because peers have the right to write to it.
+// TestSinkOfIWARP checks that the sink of a read over iWARP is registered for its transfer alone, because the peer's device writes it.
 func TestSinkOfIWARP(t *testing.T) {
 	const size = 100
-	d := &sinkDevice{DeviceDriver: memdev.Open(memdev.Config{}), transport: verbs.TransportIWARP, sink: verbs.LocalWrite | verbs.RemoteWrite}
-	dev := verbs.NewDevice(d)
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Errorf("close the device: %v", err)
-		}
-	})
-	user, to, r, mem := memoryPair(t, dev, Config{}, size)
+	user, to, r, mem := memoryPair(t, openDevice(t), Config{}, size)
 	user.locals.bounce.most = size
 	own, free, err := user.Alloc(size)
 	if err != nil {

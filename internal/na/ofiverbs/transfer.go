@@ -106,12 +106,16 @@ func (c *conn) moveLocked(list endings) endings {
 	return list
 }
 
-// sinkAccess returns the rights of local memory in a transfer.
+// sinkAccess returns the rights of local memory in a transfer. On iWARP the device of the peer answers a read by a write, so the sink of a
+// read needs the right of remote writing for as long as the transfer lasts.
 func (e *Endpoint) sinkAccess(put bool) verbs.Access {
-	if put {
+	switch {
+	case put:
 		return 0
+	case e.attr.Transport == verbs.TransportIWARP:
+		return verbs.LocalWrite | verbs.RemoteWrite
 	}
-	return verbs.LocalWrite | e.attr.ReadSink
+	return verbs.LocalWrite
 }
 
 // postMoveLocked posts the next piece of t, which is in fragment f.

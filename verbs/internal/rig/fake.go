@@ -35,7 +35,7 @@ func NewFake(t *testing.T) (*verbs.Device, *FakeDevice) {
 		Attr: verbs.DeviceAttr{
 			Name: "fake0", QPTypes: []verbs.QPType{verbs.RC}, MaxMRSize: 1 << 20, MaxQPWR: 64, MaxSGE: 2, MaxInline: 16, MaxCQE: 1 << 16,
 			MaxSRQWR: 32, MaxSRQSGE: 1, MaxPrivateData: 56, MaxQPRDAtom: 8, MaxQPInitRDAtom: 4,
-			Caps: verbs.CapRawState, ReadSink: verbs.LocalWrite,
+			Caps: verbs.CapRawState,
 		},
 		Events: make(chan verbs.DeviceEvent, 4),
 	}

@@ -304,10 +304,6 @@ func writeOver(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	attr, err := dev.Query()
-	if err != nil {
-		return err
-	}
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
@@ -318,7 +314,7 @@ func writeOver(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error
 		return err
 	}
 	open = append(open, cq)
-	from, err := pd.AllocMR(writtenSize, verbs.LocalWrite|attr.ReadSink)
+	from, err := pd.AllocMR(writtenSize, verbs.LocalWrite)
 	if err != nil {
 		return err
 	}
