@@ -74,6 +74,12 @@ func (c *Conn) TryWritev(bufs [][]byte) (int, error) { return c.s.tryWritev(bufs
 // a Poller.
 func (c *Conn) Stand(on bool) { c.s.stand(on) }
 
+// Doubt makes the next WaitRead ask the kernel whether bytes are unread. The kernel ends a read before memory that it cannot write, and returns the
+// number of bytes stored so far, as after a read of all bytes, so the connection would count as drained. The goroutine that has called TryReadv
+// calls Doubt right after it if a buffer may be such memory, for example a mapping of a file that may be truncated. Doubt has an effect only after
+// Stand(true), because WaitRead otherwise asks the kernel in any case.
+func (c *Conn) Doubt() { c.s.doubt() }
+
 // WaitRead calls ready at once and again after every event that may have made the connection readable, until ready returns true; then
 // it returns nil. After [Conn.Close] it returns an error that is [net.ErrClosed]. In between, the calling goroutine is parked.
 //

@@ -102,6 +102,7 @@ func sameHost(local, remote netip.Addr) bool {
 func (d *direct) waitRead(ready func() bool) error  { return d.wait(&d.rxW, ready) }
 func (d *direct) waitWrite(ready func() bool) error { return d.wait(&d.txW, ready) }
 func (d *direct) join(p *Poller)                    { d.member.join(p) }
+func (d *direct) doubt()                            { d.member.drained.Store(undrained) }
 func (d *direct) wakeWrite()                        { d.txW.wake() }
 
 func (d *direct) wakeRead() {

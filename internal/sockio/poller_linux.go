@@ -175,7 +175,7 @@ type member struct {
 	stand   atomic.Bool   // the next park makes m standing
 	events  atomic.Uint64 // number of events that the kernel has reported
 	ended   atomic.Bool   // the kernel has reported the end of the stream or an error, and will not report it again after all bytes were read
-	drained atomic.Uint64 // value of events before the latest read, if that read took all bytes of the socket; otherwise undrained
+	drained atomic.Uint64 // value of events before the latest read, if that read took all bytes of the socket; otherwise, and after Doubt, undrained
 }
 
 // undrained is a value that member.events does not reach.

@@ -361,6 +361,69 @@ func TestStand(t *testing.T) {
 	_ = a.Close()
 }
 
+// TestStandFault: the kernel ends a read before memory that it cannot write, so bytes stay in the socket. After Doubt the next WaitRead calls ready again
+// without a further event, and the read of ready returns EFAULT.
+func TestStandFault(t *testing.T) {
+	const good, sent = 80 << 10, 100 << 10 // the kernel copies no part of the segment with the fault, and segments are shorter than good
+	mem, err := unix.Mmap(-1, 0, good+sent, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	if err := unix.Mprotect(mem[good:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	p := startPoller(t, true)
+	a, peer := connPair(t)
+	a.Join(p)
+	a.Stand(true)
+	if err := a.s.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 8*sent) }); err != nil {
+		t.Fatal(err)
+	}
+	for left := sent; left > 0; {
+		if err := peer.WaitWrite(func() bool {
+			n, err := peer.TryWritev([][]byte{make([]byte, left)})
+			left -= n
+			return err == nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for have := 0; have < sent; { // all bytes come before the first read, so that no later one wakes the reader
+		if err := a.s.control(func(fd int) (err error) {
+			have, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	got := 0
+	read := func() (failed error) {
+		first := true
+		if err := a.WaitRead(func() bool {
+			if first { // as a caller does that knows of no bytes
+				first = false
+				return false
+			}
+			var n int
+			n, failed = a.TryReadv([][]byte{mem[got:]})
+			got += n
+			a.Doubt()
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return failed
+	}
+	if err := read(); err != nil || got > good {
+		t.Errorf("%d bytes were read, %v, want at most %d", got, err, good)
+	}
+	if err := read(); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("the read after %d bytes: %v, want EFAULT", got, err)
+	}
+}
+
 // TestStandAfterClose calls Stand(false) for a closed connection, while another connection has the number of its descriptor. The Poller must
 // still wake the reader of the other connection.
 func TestStandAfterClose(t *testing.T) {

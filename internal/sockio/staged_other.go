@@ -16,6 +16,7 @@ type socket = staged
 
 func (s *staged) mss() int                 { return 0 }
 func (s *staged) stand(bool)               {}
+func (s *staged) doubt()                   {}
 func (s *staged) setUserTimeout(int) error { return errors.ErrUnsupported }
 
 func (s *staged) answers(time.Duration, <-chan struct{}) (bool, error) {
