@@ -1,8 +1,11 @@
 package ofitcp
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -76,4 +79,60 @@ func TestWriteToFullDisk(t *testing.T) {
 	}
 	bystander.ping(other, 2)
 	m.Close() // waits for nothing
+}
+
+// TestShortReadAtFault: the kernel stores a part of a write, and ends the read before a page for which the file system has no room. All bytes have
+// arrived by then, and the connection is in a crowd, so its reader parks and no further event wakes it. The reader must ask the kernel itself, and
+// finds the fault.
+func TestShortReadAtFault(t *testing.T) {
+	const room, off, n = 64 << 10, 28 << 10, 50_000 // of the n bytes from off on, the last ones have no room
+	e := openEcho(t, Config{})
+	b := sparse(t, 1<<20)
+	_, h := expose(t, e, e, b, na.ReadWrite)
+	r, bystander := newRaw(t), newRaw(t)
+	c, _ := r.dial(e, 1)
+	other, _ := bystander.dial(e, 1)
+	write := func(off, n uint64) {
+		c.write(appendWrite(nil, []iov{{addr: off, len: n, key: h.(*remote).key}}, n))
+		for ; n > 0; n -= min(n, 1000) { // in many segments, because the kernel stores no part of the one with the fault
+			c.write(make([]byte, min(n, 1000)))
+		}
+	}
+	write(0, room) // the pages have room, and the reader expects further large messages
+	if m, _ := c.message(); !m.ack {
+		t.Fatalf("a write where there is room: %+v", m)
+	}
+	reader := connTo(t, e, c)
+	tag := uint32(0)
+	until(t, "a crowd", func() bool {
+		bystander.ping(other, tag)
+		r.ping(c, tag)
+		tag++
+		return shared.crowded(reader)
+	})
+	until(t, "the read role", func() bool { return reader.role.held.CompareAndSwap(false, true) })
+	write(off, n)
+	until(t, "all bytes in the socket", func() bool { return sent(t, c) })
+	reader.release()
+	c.closed()
+	if k := counted(e, audit.Denied, causeFault); k != 1 {
+		t.Errorf("%d faults are counted, want 1", k)
+	}
+}
+
+// sent reports whether the kernel of the peer has acknowledged all bytes that were written to c.
+func sent(t *testing.T, c *rawConn) bool {
+	t.Helper()
+	b, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := func(a net.Addr) string { return fmt.Sprintf(":%04X", a.(*net.TCPAddr).Port) }
+	for line := range strings.Lines(string(b)) { // proc_net_tcp(5): number, local address, remote address, state, tx_queue:rx_queue
+		if f := strings.Fields(line); strings.HasSuffix(f[1], port(c.LocalAddr())) && strings.HasSuffix(f[2], port(c.RemoteAddr())) {
+			return strings.HasPrefix(f[4], "00000000:")
+		}
+	}
+	t.Fatalf("%v is not in /proc/net/tcp", c.LocalAddr())
+	return false
 }

@@ -150,6 +150,9 @@ func (c *conn) read() (int, error) {
 	}
 	rx.plan = c.planBody(rx.plan[:0])
 	n, err := c.guarded(c.sock.TryReadv, rx.plan)
+	if n > 0 && uint64(n) < rx.left && rx.sink != sinkRequest && rx.sink != sinkNone && c.sock.kernelCopies() {
+		c.sock.Doubt() // because the read may have ended before a page without memory (truncated file, full disk)
+	}
 	clear(rx.plan)
 	return n, err
 }
