@@ -170,12 +170,24 @@ func TestAnswersOfOneRead(t *testing.T) {
 }
 
 // TestTurnLength checks that a slow turn makes the reader's next turn shorter, and a fast turn makes it longer, and that the reader gives back
-// the right to spin at the end of a turn.
+// the right to spin at the end of a turn. The connection has ended, because its own reader sets the length of the turn each time that it wakes.
 func TestTurnLength(t *testing.T) {
 	a, b := openEcho(t, Config{}), openEcho(t, Config{})
 	newClient(a, addrOf(t, a, b), 0).must(t, []byte("x"))
-	newClient(a, addrOf(t, a, openEcho(t, Config{})), 0).must(t, []byte("x")) // one connection alone takes no turns
+	for range 2 { // because an endpoint with only one connection takes no turns
+		newClient(a, addrOf(t, a, openEcho(t, Config{})), 0).must(t, []byte("x"))
+	}
 	c := a.peer(b.self).conn.Load()
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the connection's reader has ended", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		_, there := a.conns[c]
+		return !there
+	})
+	defer c.leaveTurn()
 	now := c.rxBytes.Load()
 	var source progress.Source
 	source.Init(progress.NewFixed(time.Millisecond), progress.Socket)
