@@ -110,8 +110,14 @@ func (l *lender) closeSession(id uint64, why string) {
 	}
 }
 
-// end closes a region that was taken out of the table.
+// end closes the memory of region e. If e is in table.ending, end then gives back its bytes, also when the memory could not be closed, which
+// is logged.
 func (l *lender) end(e *entry) {
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.t.release(e)
+	}()
 	if err := e.end(); err != nil {
 		l.log.Warn("region not closed", "region", fmt.Sprintf("%016x", e.id), "error", err)
 	}
@@ -166,26 +172,30 @@ func (l *lender) alloc(q *request, r *response, by *caller) {
 		r.Status = uint32(statusServer)
 		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
 	}
-	if !l.settle(q, r, e) {
+	switch {
+	case l.settle(q, r, e, err == nil):
+	case err == nil:
+		l.end(e)
+	default:
 		discharge(c.account, q.Size)
-		if err == nil {
-			l.end(e)
-		}
 	}
 }
 
-// settle adds the region that was made for an allocation, if it was, and if its client is still there.
-func (l *lender) settle(q *request, r *response, e *entry) bool {
+// settle adds the region that was made for an allocation, if made is true, and if its client is still there. Without the client the region is ending,
+// and the caller calls end.
+func (l *lender) settle(q *request, r *response, e *entry, made bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.t.refund(q.Session, q.Size) // enter takes it again
-	if r.Status != 0 {
+	if !made {
+		l.t.refund(q.Session, q.Size)
 		return false
 	}
 	if l.closed || l.t.sessions[q.Session] == nil { // the server or the client has ended meanwhile
 		r.Status = uint32(statusSession)
+		l.t.ending[e] = struct{}{}
 		return false
 	}
+	l.t.refund(q.Session, q.Size) // enter takes it again
 	l.enter(e, time.Duration(q.Lease))
 	r.ID, r.Secret = e.id, e.secret
 	l.outline(r, e)
@@ -224,6 +234,7 @@ func (l *lender) rename(q *request, r *response, by *caller) *entry {
 		lease = min(lease, left)
 	}
 	l.t.remove(e, statusUsed)
+	l.t.release(e) // own goes on with the memory, which is not closed
 	e.leave()
 	l.enter(own, lease)
 	r.ID, r.Secret = own.id, own.secret

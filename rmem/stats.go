@@ -26,7 +26,8 @@ type RegionInfo struct {
 	Lease time.Duration // the time that is left of the lease; 0: the region has none and is freed with its client
 }
 
-// Stats is a snapshot of a server: its quota, its clients and its regions.
+// Stats is a snapshot of a server: its quota, its clients and its regions. Used and Regions include regions that have ended until their memory
+// is closed, because clients may reach it until then.
 type Stats struct {
 	Quota, Used int64 // bytes
 	Clients     int
@@ -39,13 +40,21 @@ type Stats struct {
 	Broken   uint64 // connections that ended because the client broke the protocol
 }
 
+// info describes the region. The lender's lock is held.
+func (e *entry) info() RegionInfo {
+	return RegionInfo{ID: e.id, Size: e.size, Peer: e.peer, Lease: e.left()}
+}
+
 // stats returns a snapshot of the quota, the clients and the regions.
 func (l *lender) stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := Stats{Quota: l.t.quota, Used: l.t.used, Clients: len(l.t.sessions)}
 	for _, e := range l.t.regions {
-		st.Regions = append(st.Regions, RegionInfo{ID: e.id, Size: e.size, Peer: e.peer, Lease: e.left()})
+		st.Regions = append(st.Regions, e.info())
+	}
+	for e := range l.t.ending {
+		st.Regions = append(st.Regions, e.info())
 	}
 	for _, c := range l.trail.Counts() {
 		switch c.Event {
@@ -67,10 +76,11 @@ func (l *lender) stats() Stats {
 func (l *lender) usage(r *response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.Limit, r.Left, r.Size, r.Value, r.Strict = l.t.quota, l.t.quota-l.t.used, int64(len(l.t.sessions)), uint64(len(l.t.regions)), l.cfg.Strict
+	r.Limit, r.Left, r.Size, r.Value, r.Strict = l.t.quota, l.t.quota-l.t.used, int64(len(l.t.sessions)), uint64(len(l.t.regions)+len(l.t.ending)), l.cfg.Strict
 }
 
-// closeAll revokes all regions, also those with a lease, and returns the sessions, which are to be ended.
+// closeAll revokes all regions, also those with a lease, and returns the sessions, which are to be ended. It waits until the memory of all regions is
+// closed, also of those that other goroutines end.
 func (l *lender) closeAll() (sessions []uint64) {
 	l.mu.Lock()
 	l.closed = true
@@ -88,5 +98,21 @@ func (l *lender) closeAll() (sessions []uint64) {
 	for _, e := range all {
 		l.end(e)
 	}
+	l.awaitEnds()
 	return sessions
+}
+
+// awaitEnds returns when no region is ending.
+func (l *lender) awaitEnds() {
+	l.mu.Lock()
+	if len(l.t.ending) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	if l.t.ended == nil {
+		l.t.ended = make(chan struct{})
+	}
+	ended := l.t.ended
+	l.mu.Unlock()
+	<-ended
 }

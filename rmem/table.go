@@ -51,6 +51,8 @@ type table struct {
 
 	used     int64
 	regions  map[uint64]*entry
+	ending   map[*entry]struct{} // taken out of regions; clients may reach their memory until it is closed, so they count
+	ended    chan struct{}       // awaitEnds makes it, and release closes it when ending is empty; nil: no awaitEnds waits
 	sessions map[uint64]*session
 	gone     map[uint64]status
 	order    []uint64 // of gone, the oldest first
@@ -59,7 +61,7 @@ type table struct {
 func newTable(cfg Config) table {
 	return table{
 		quota: cfg.Quota, clientQuota: cfg.ClientQuota, maxRegionSize: cfg.MaxRegionSize, hostQuota: cfg.HostQuota,
-		regions: map[uint64]*entry{}, sessions: map[uint64]*session{}, gone: map[uint64]status{},
+		regions: map[uint64]*entry{}, ending: map[*entry]struct{}{}, sessions: map[uint64]*session{}, gone: map[uint64]status{},
 	}
 }
 
@@ -192,20 +194,16 @@ func (t *table) enter(e *entry) {
 	}
 }
 
-// remove takes a region out and remembers why. The caller closes it. It reports whether it was still there.
+// remove takes e out of regions, remembers why, and reports whether e was there. If so, the caller closes the memory and then calls release: e counts
+// until then, because clients may still reach the memory.
 func (t *table) remove(e *entry, why status) bool {
 	if t.regions[e.id] != e {
 		return false
 	}
 	delete(t.regions, e.id)
-	t.used -= e.size
-	if e.account != nil {
-		discharge(e.account, e.size)
-		e.account = nil
-	}
+	t.ending[e] = struct{}{}
 	if s := t.sessions[e.session]; s != nil {
 		delete(s.regions, e.id)
-		s.used -= e.size
 	}
 	t.gone[e.id] = why
 	if t.order = append(t.order, e.id); len(t.order) > graves {
@@ -216,6 +214,23 @@ func (t *table) remove(e *entry, why status) bool {
 		e.timer.Stop()
 	}
 	return true
+}
+
+// release gives back the bytes of a region that remove has taken out. It does nothing for a region that is not in ending.
+func (t *table) release(e *entry) {
+	if _, ok := t.ending[e]; !ok {
+		return
+	}
+	delete(t.ending, e)
+	t.refund(e.session, e.size)
+	if e.account != nil {
+		discharge(e.account, e.size)
+		e.account = nil
+	}
+	if len(t.ending) == 0 && t.ended != nil {
+		close(t.ended)
+		t.ended = nil
+	}
 }
 
 // close ends a session and returns the regions that go with it, which are taken out.
