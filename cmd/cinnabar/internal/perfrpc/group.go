@@ -33,7 +33,7 @@ func runClients(ctx context.Context, job job, o *options, s cli.Streams) (err er
 	if err := checkFiles(o.clients, len(addresses), cli.Transport(local)); err != nil {
 		return err
 	}
-	cfg := cinnabar.Config{AutoSM: slices.ContainsFunc(addresses, cli.Combined)}
+	cfg := cinnabar.Config{AutoSM: slices.ContainsFunc(addresses, cli.Combined), Progress: cinnabar.Progress{Mode: o.progress}}
 	release, err := o.device.Open(ctx, local, &cfg)
 	if err != nil {
 		return err

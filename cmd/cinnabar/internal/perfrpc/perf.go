@@ -3,6 +3,7 @@ package perfrpc
 
 import (
 	"math"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,7 @@ type options struct {
 	bidirectional bool
 	keep          bool
 	json          bool
+	progress      string // mode of the engines' waits
 	device        cli.RPCDevice
 	dear          dearWakeUps
 }
@@ -74,6 +76,19 @@ func (d *dearWakeUps) begin() (end func(), err error) {
 	}
 	progress.MakeWakeUpsDear(d.late, d.toll, true)
 	return func() { progress.MakeWakeUpsDear(0, 0, false) }, nil
+}
+
+// registerProgress adds the option for [cinnabar.Progress.Mode].
+func registerProgress(f *pflag.FlagSet, mode *string) {
+	f.StringVar(mode, "progress", string(progress.Balanced), "mode of waits: balanced polls for at most 500 µs and then sleeps, latency polls for 10 ms and then sleeps, economy sleeps at once")
+}
+
+// checkProgress checks the value of the option that registerProgress adds.
+func checkProgress(mode string) error {
+	if err := progress.Mode(mode).Check(runtime.NumCPU()); err != nil {
+		return cli.Usagef("--progress: %w", err)
+	}
+	return nil
 }
 
 func (o *options) largest() int64 { return o.sizes[len(o.sizes)-1] }
@@ -120,6 +135,9 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 			if o.timeout <= 0 {
 				return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 			}
+			if err := checkProgress(o.progress); err != nil {
+				return err
+			}
 			if o.memory, err = cli.ParseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
 				return err
 			}
@@ -143,6 +161,7 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	cli.AutoSMFlag(f, &o.autoSM, cli.AutoSMServer)
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	o.limits.Register(f)
+	registerProgress(f, &o.progress)
 	o.device.RegisterServer(f, s)
 	o.dear.register(f)
 	return cmd
@@ -205,6 +224,7 @@ refuses more clients than ulimit -n permits.`,
 	}
 	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
 	f.BoolVar(&o.keep, "keep", false, "leave servers running that end with their client")
+	registerProgress(f, &o.progress)
 	o.device.Register(f, s)
 	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
 	cli.JSONFlag(f, &o.json)
@@ -250,5 +270,5 @@ func (o *options) checkCounts() error {
 	case o.timeout <= 0:
 		return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 	}
-	return nil
+	return checkProgress(o.progress)
 }

@@ -131,6 +131,8 @@ func TestExitCodes(t *testing.T) {
 		{Args: "perf rate x --timeout -1s", Code: 2, Text: "--timeout"},
 		{Args: "perf rate x --late -1s", Code: 2, Text: "--late"},
 		{Args: "perf serve tcp --toll -1s", Code: 2, Text: "--toll"},
+		{Args: "perf serve tcp --progress eager", Code: 2, Text: `--progress: mode "eager" is unknown`},
+		{Args: "perf bw-read x --progress eager", Code: 2, Text: `--progress: mode "eager" is unknown`},
 		{Args: "perf rate x --transfers 2", Code: 2, Text: "unknown flag"},
 		{Args: "perf bw-read x --size 0", Code: 2, Text: "--size"},
 		{Args: "perf bw-read x --transfers 0", Code: 2, Text: "--transfers"},

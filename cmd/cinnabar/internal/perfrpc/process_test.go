@@ -146,6 +146,17 @@ func TestClientThatKeepsTheServer(t *testing.T) {
 	clitest.WantOK(t, server)
 }
 
+// TestProgressOption measures calls with --progress on both sides.
+func TestProgressOption(t *testing.T) {
+	for _, mode := range []string{"economy", "balanced"} {
+		server, address := startServe(t, "--once", "--progress", mode)
+		if l := runLines(t, "rate", address, "--size", "64", "--count", "10", "--progress", mode)[0]; l.Count != 10 {
+			t.Errorf("%s: %+v, want 10 calls", mode, l)
+		}
+		clitest.WantOK(t, server)
+	}
+}
+
 // TestInterruptedServers interrupts two servers. The one that serves until an interrupt has done its work and ends with 0. The one that waits for
 // a single client (--once) has not, and ends with the code of the signal.
 func TestInterruptedServers(t *testing.T) {

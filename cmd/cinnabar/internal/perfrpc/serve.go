@@ -35,6 +35,7 @@ type serveOptions struct {
 	bidirectional bool // rate's answers carry the data back
 	query         bool // any process may ask for a description of the servers
 	autoSM        bool
+	progress      string // mode of the engines' waits
 	limits        cli.EngineLimits
 	device        cli.RPCDevice
 	dear          dearWakeUps
@@ -46,7 +47,7 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.AutoSM = o.autoSM
+	cfg.AutoSM, cfg.Progress.Mode = o.autoSM, o.progress
 	release, err := o.device.Open(ctx, o.address, cfg)
 	if err != nil {
 		return err
