@@ -153,7 +153,7 @@ func TestWatchdogOfSecuredReceiver(t *testing.T) {
 			cert, key, roots := ca.Write(t, t.TempDir(), ca.Issue(t, tlstest.Certificate{Name: "local", Hosts: []string{host}}))
 			m := newManager(t)
 			socket, _ := activation(t)
-			s := m.start("200000", []*os.File{socket}, "recv", "--dir", t.TempDir(), "--token-file", writeToken(t), "--tls-cert", cert, "--tls-key", key, "--tls-ca", roots)
+			s := m.start("2000000", []*os.File{socket}, "recv", "--dir", t.TempDir(), "--token-file", writeToken(t), "--tls-cert", cert, "--tls-key", key, "--tls-ca", roots)
 			m.await("WATCHDOG=1")
 			m.await("WATCHDOG=1")
 			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
