@@ -137,8 +137,10 @@ var layers = map[string]row{
 		test:    []string{"internal/testproc", "internal/tlstest", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
+	"verbs/internal/ucm":    {code: []string{"internal/hostmem"}, modules: []string{modSys}},
+	"verbs/internal/uverbs": {code: []string{"internal/hostmem"}, test: []string{"verbs/internal/ucm"}, modules: []string{modSys}},
 	"verbs/rdmacore": {
-		code:    []string{"verbs", "verbs/rdmacm", "verbs/internal/eventqueue", "internal/verbsrules", "internal/hostmem", "internal/rundown"},
+		code:    []string{"verbs", "verbs/rdmacm", "verbs/internal/eventqueue", "verbs/internal/ucm", "verbs/internal/uverbs", "internal/verbsrules", "internal/hostmem", "internal/rundown"},
 		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},
 		modules: []string{modSys},
 	},
