@@ -114,6 +114,40 @@ func (cq *CQ) Resize(depth int) error {
 // Depth returns how many completions the queue holds.
 func (cq *CQ) Depth() int { return cq.drv.Depth() }
 
+// Limits of [CQ.Moderate], because struct ibv_moderate_cq has 16 bits for the count and 16 for the period in microseconds.
+const (
+	MaxModerateCount  = 1<<16 - 1
+	MaxModeratePeriod = (1<<16 - 1) * time.Microsecond
+)
+
+// Moderate delays the event of an armed queue (ibv_modify_cq), because one event for several small messages costs less than one for each.
+// On the software device the event comes when count completions for which [CQ.Arm] asked have been added since Arm, or when period has passed
+// since the first of them. Cards may count the completions before Arm, too. count is 1 to [MaxModerateCount]; 1 ends the moderation. A
+// delayed event comes at once when Moderate is called. period is 0 to [MaxModeratePeriod]; devices of rdma-core round it up to a microsecond. A count above 1 needs
+// a period, because the last completions would otherwise raise no event.
+//
+// On the software device a failed completion and an overrun raise the event at once, and [CQ.Wait] is not delayed. On other devices a Wait that
+// has parked may return up to period later, because it waits for an event. Moderate returns an error that matches [ErrInvalid] for values out
+// of range, [ErrClosed] after Close, and [errors.ErrUnsupported] on a device without moderation.
+func (cq *CQ) Moderate(count int, period time.Duration) error {
+	const op = "moderate completion queue"
+	if count < 1 || count > MaxModerateCount {
+		return Errorf(op, ErrInvalid, "the count is %d; it can be 1 to %d (MaxModerateCount)", count, MaxModerateCount)
+	}
+	if period < 0 || period > MaxModeratePeriod {
+		return Errorf(op, ErrInvalid, "the period is %v; it can be 0 to %v (MaxModeratePeriod)", period, MaxModeratePeriod)
+	}
+	if count > 1 && period == 0 {
+		return Errorf(op, ErrInvalid, "%d completions without a period: the last ones would raise no event; give a period, or a count of 1", count)
+	}
+	return cq.drv.Moderate(count, period)
+}
+
+// SetTimestamps turns [WC.WallclockNS] on or off for completions that are added later (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK). It is off
+// at first. The software device then reads the clock for each completion. Devices of rdma-core return an error that matches
+// [errors.ErrUnsupported], because this module polls them with ibv_poll_cq, whose completions carry no time.
+func (cq *CQ) SetTimestamps(on bool) error { return cq.drv.SetTimestamps(on) }
+
 // Close releases the queue and ends all waiting with [ErrClosed]. It fails with
 // [ErrBusy] while queue pairs use it. A second Close does nothing.
 func (cq *CQ) Close() error {

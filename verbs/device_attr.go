@@ -187,6 +187,12 @@ type DeviceAttr struct {
 	AtomicCap       AtomicCap
 	MaxPrivateData  int // bytes a connect request can carry
 
+	// ReadSink is the set of rights that a region needs if a read (OpRead) stores its data there; 0 is LocalWrite alone. A program registers the region
+	// with LocalWrite|ReadSink. iWARP devices of package rdmacore (cards and siw) also need RemoteWrite; the software device does not. A read request of
+	// iWARP names the sink by a key (RFC 5040 section 4.4), and a card stores the response by that key like a write of the peer. struct
+	// ibv_device_attr has no such field; Linux derives the rights from the transport, in rdma_rw_init_one_mr.
+	ReadSink Access
+
 	Ports []PortAttr
 }
 

@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"cinnabar/identity"
 )
@@ -79,9 +80,13 @@ type MRDriver interface {
 	LKey() uint32
 	// RKey returns the key by which work requests of a peer name the region.
 	RKey() uint32
-	// IOVA returns the address by which peers name the first byte of the region. It need not
-	// be the virtual address.
+	// IOVA returns the address by which peers name the first byte of the region: MRInit.IOVA if MRInit.HasIOVA was set, and otherwise an
+	// address of the device's choice, which may differ from the virtual address.
 	IOVA() uint64
+	// Rereg makes the change c (ibv_rereg_mr) and returns the region that takes the place of this one, which is closed then; it may be the
+	// same one. Rereg waits until the device touches the memory no more under the former rights and keys. After an error that matches ErrBusy, ErrInvalid,
+	// ErrClosed, ErrLockLimit or errors.ErrUnsupported the region is unchanged; after another error it can only be closed.
+	Rereg(c MRReinit) (MRDriver, error)
 	// Close revokes both keys (ibv_dereg_mr). When it returns, the device touches the memory no more. It fails with ErrBusy
 	// while memory windows are bound to the region.
 	Close() error
@@ -104,6 +109,11 @@ type CQDriver interface {
 	Resize(depth int) error
 	// Depth returns the number of entries, which may be more than were asked for.
 	Depth() int
+	// Moderate delays the event of an armed queue until count completions for which Arm asked have been added, or period has passed since
+	// the first of them (ibv_modify_cq). Package verbs has checked both values.
+	Moderate(count int, period time.Duration) error
+	// SetTimestamps turns WC.WallclockNS on or off for later completions.
+	SetTimestamps(on bool) error
 	// Close releases the queue (ibv_destroy_cq).
 	Close() error
 }
@@ -236,6 +246,19 @@ func IdentityOf(drv interface{ RemoteAddr() netip.AddrPort }) identity.Peer {
 type MRInit struct {
 	Bytes []byte
 	Addr  uint64 // virtual address of Bytes[0]
+
+	// IOVA is the address of Bytes[0] in work requests of both sides, if HasIOVA is set. IOVA and Addr have the same offset within a page. Without
+	// HasIOVA the device chooses the address for peers, and work requests of this side use Addr.
+	IOVA    uint64
+	HasIOVA bool
+}
+
+// MRReinit is the change that MRDriver.Rereg makes. A nil Memory or PD stays as it is, and so do the rights unless ChangeAccess is set.
+type MRReinit struct {
+	Memory       *MRInit // without an IOVA
+	PD           PDDriver
+	Access       Access
+	ChangeAccess bool
 }
 
 // QPInit is the configuration of a new queue pair (struct ibv_qp_init_attr).

@@ -14,12 +14,22 @@ type registration struct {
 	drv        MRDriver
 	buf        []byte
 	addr       uint64 // virtual
-	iova       uint64 // by which peers name the region
+	local      uint64 // address of the first byte in work requests of this side
+	iova       uint64 // and in those of peers
 	lkey, rkey uint32
 	free       func() error // unpins or unmaps buf
+	mapped     bool         // free unmaps it
 
 	mu     sync.Mutex  // serialises close
 	closed atomic.Bool // written under mu
+}
+
+func newRegistration(pd *PD, m MRDriver, r MRInit, free func() error) *registration {
+	local := r.Addr
+	if r.HasIOVA {
+		local = r.IOVA
+	}
+	return &registration{pd: pd, drv: m, buf: r.Bytes, addr: r.Addr, local: local, iova: m.IOVA(), lkey: m.LKey(), rkey: m.RKey(), free: free}
 }
 
 // enter puts reg into the domain's table.

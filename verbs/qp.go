@@ -218,18 +218,19 @@ func (qp *QP) GivePages(written, received uint64, regions ...*MR) bool {
 	}
 	memory := make([][]byte, 0, len(regions))
 	for i, mr := range regions {
-		if mr.reg.pd != qp.pd { // another device may have pinned its pages
+		reg := mr.reg.Load()
+		if reg.pd != qp.pd { // another device may have pinned its pages
 			return false
 		}
-		if slices.Contains(regions[:i], mr) { // the mutex of mr is already held
+		if slices.Contains(regions[:i], mr) { // the mutex of its registration is already held
 			continue
 		}
-		mr.reg.mu.Lock() // until the pages are given, because Close unmaps them
-		defer mr.reg.mu.Unlock()
-		if mr.reg.closed.Load() {
+		reg.mu.Lock() // until the pages are given, because Close unmaps them
+		defer reg.mu.Unlock()
+		if reg.closed.Load() {
 			return false
 		}
-		memory = append(memory, mr.reg.buf)
+		memory = append(memory, reg.buf)
 	}
 	return d.GivePages(written, received, memory)
 }

@@ -10,7 +10,10 @@ type Region struct {
 }
 
 // Region returns the whole region for a peer.
-func (mr *MR) Region() Region { return Region{RemoteAddr: mr.Remote(), Size: uint64(mr.Len())} }
+func (mr *MR) Region() Region {
+	reg := mr.reg.Load()
+	return Region{RemoteAddr: RemoteAddr{Addr: reg.iova, RKey: reg.rkey}, Size: uint64(len(reg.buf))}
+}
 
 // RegionLen is the length of an encoded [Region].
 const RegionLen = 20

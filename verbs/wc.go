@@ -144,7 +144,7 @@ func (o WCOp) String() string {
 }
 
 // WC is a work completion (struct ibv_wc). When Status is not success, only
-// ID, Status, QPNum and Vendor mean anything, as in libibverbs.
+// ID, Status, QPNum, Vendor and WallclockNS mean anything; libibverbs has the same rule.
 type WC struct {
 	ID     uint64
 	Status WCStatus
@@ -162,6 +162,10 @@ type WC struct {
 
 	SLID     uint16 // datagrams: the sender's LID
 	PathBits uint8  // datagrams: low bits of the LID that was sent to
+
+	// WallclockNS is the Unix time in nanoseconds at which the device added the completion to its queue (ibv_wc_read_completion_wallclock_ns). It is
+	// 0 while [CQ.SetTimestamps] is off. It can go backwards, because the system's clock can be set.
+	WallclockNS int64
 }
 
 // Err returns nil for success and a [*StatusError] otherwise. It allocates only on failure.

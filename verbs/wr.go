@@ -61,7 +61,7 @@ const (
 // Go pointer: arrays of it can cross to C as they are. Get one from MR.SGE,
 // which checks the range.
 type SGE struct {
-	Addr   uint64 // virtual address of the first byte
+	Addr   uint64 // of the first byte: its virtual address, or in a region of RegMRAt iova and its offset
 	Length uint32 // bytes
 	LKey   uint32 // local key of the region that holds the range
 }

@@ -10,6 +10,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
+	"cinnabar/verbs/iwarp"
 )
 
 func dialRule(do fault.Action) fault.Rule {
@@ -151,6 +152,36 @@ func TestCreationFails(t *testing.T) {
 	}
 	if err := r.connect(r.newQP(0, nil), r.newQP(1, nil)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReregFails has the layer refuse a change of a region, which is a registration in its plan: the region is unchanged, and the next change is made.
+// parity: V07
+func TestReregFails(t *testing.T) {
+	dev, err := iwarp.Open(iwarp.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev = fault.Wrap(dev, fault.Plan{Rules: []fault.Rule{{Match: fault.Match{At: fault.AtRegister, Nth: 2}, Do: fault.Fail(verbs.ErrLockLimit)}}})
+	pd, err := dev.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := pd.RegMR(make([]byte, 64), verbs.LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, memory := mr.Region(), make([]byte, 128)
+	if err := mr.Rereg(verbs.MRChange{Memory: memory}); !errors.Is(err, verbs.ErrLockLimit) || mr.Region() != before {
+		t.Errorf("the refused change: %v, and the region is %v, want %v", err, mr.Region(), before)
+	}
+	if err := mr.Rereg(verbs.MRChange{Memory: memory}); err != nil || mr.Len() != 128 || mr.Region() == before {
+		t.Errorf("the next change: %v, and the region is %v", err, mr.Region())
+	}
+	for _, end := range []func() error{mr.Close, pd.Close, dev.Close} {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"slices"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -83,6 +84,12 @@ func (c *cq) signal() {
 func (c *cq) Event() <-chan struct{} { return c.event }
 func (c *cq) Depth() int             { return c.inner.Depth() }
 func (c *cq) Resize(depth int) error { return c.inner.Resize(depth) }
+
+// Moderate passes on. It delays only events of the device below, not those that the layer raises.
+func (c *cq) Moderate(count int, period time.Duration) error { return c.inner.Moderate(count, period) }
+
+// SetTimestamps passes on. A completion that the layer makes has no stamp; a delayed one keeps the stamp of the device below.
+func (c *cq) SetTimestamps(on bool) error { return c.inner.SetTimestamps(on) }
 
 // Close releases the queue and ends its goroutine.
 func (c *cq) Close() error {

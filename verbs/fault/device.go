@@ -57,7 +57,7 @@ func (d *device) AllocPD() (verbs.PDDriver, error) {
 	d.in.mu.Lock()
 	defer d.in.mu.Unlock()
 	d.in.pds++
-	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]verbs.MRInit)}, nil
+	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]*mr)}, nil
 }
 
 func (d *device) Listen(addr netip.AddrPort, cfg verbs.ListenConfig) (verbs.ListenerDriver, error) {
@@ -110,7 +110,19 @@ type pd struct {
 	mu sync.Mutex
 	// regions are the open ones by lkey, to find inline data.
 	// +checklocks:mu
-	regions map[uint32]verbs.MRInit
+	regions map[uint32]*mr
+}
+
+// enter adds a region of the device below to the list.
+func (p *pd) enter(m verbs.MRDriver, r verbs.MRInit) verbs.MRDriver {
+	if r.HasIOVA {
+		r.Addr = r.IOVA // because work requests name the region by IOVA
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	own := &mr{MRDriver: m, pd: p, init: r}
+	p.regions[m.LKey()] = own
+	return own
 }
 
 func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
@@ -121,23 +133,49 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	if err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.regions[m.LKey()] = r
-	return &mr{MRDriver: m, pd: p}, nil
+	return p.enter(m, r), nil
 }
 
 // mr is a region that is taken off the domain's list when it is closed.
 type mr struct {
 	verbs.MRDriver
-	pd *pd
+	pd   *pd
+	init verbs.MRInit
+}
+
+// leave takes the region off the list, unless the device has given its key to another one.
+func (m *mr) leave() {
+	m.pd.mu.Lock()
+	defer m.pd.mu.Unlock()
+	if m.pd.regions[m.LKey()] == m {
+		delete(m.pd.regions, m.LKey())
+	}
 }
 
 func (m *mr) Close() error {
-	m.pd.mu.Lock()
-	delete(m.pd.regions, m.LKey())
-	m.pd.mu.Unlock()
+	m.leave()
 	return m.MRDriver.Close()
+}
+
+// Rereg changes the region of the device below, and replaces its entry in the domain's list.
+func (m *mr) Rereg(c verbs.MRReinit) (verbs.MRDriver, error) {
+	if err := m.pd.in.failure(AtRegister, m.pd.number); err != nil {
+		return nil, err
+	}
+	p, r := m.pd, m.init
+	if c.PD != nil {
+		p = c.PD.(*pd)
+		c.PD = p.inner
+	}
+	if c.Memory != nil {
+		r = *c.Memory
+	}
+	next, err := m.MRDriver.Rereg(c)
+	if err != nil {
+		return nil, err
+	}
+	m.leave()
+	return p.enter(next, r), nil
 }
 
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {

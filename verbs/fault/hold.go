@@ -64,7 +64,11 @@ func (p *pd) gather(sgl []verbs.SGE) ([]byte, bool) {
 	defer p.mu.Unlock()
 	var data []byte
 	for _, s := range sgl {
-		r := p.regions[s.LKey]
+		m := p.regions[s.LKey]
+		if m == nil {
+			return nil, false
+		}
+		r := m.init
 		off, size := s.Addr-r.Addr, uint64(len(r.Bytes))
 		if off > size || uint64(s.Length) > size-off {
 			return nil, false

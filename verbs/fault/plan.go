@@ -23,7 +23,7 @@ const (
 	AtDial
 	// AtRequest is a connection request that came in; Match.Queue is the listener.
 	AtRequest
-	// AtRegister is the registration of a memory region; Match.Queue is the protection domain.
+	// AtRegister is the registration of a memory region, or a change of it (MR.Rereg); Match.Queue is the protection domain, before the change.
 	AtRegister
 	// AtCreateCQ is the creation of a completion queue.
 	AtCreateCQ

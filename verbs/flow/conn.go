@@ -43,6 +43,8 @@ type Conn struct {
 	slotLen int              // bytes of sendMR for one message
 	ringMR  *verbs.MR        // where the peer writes long records
 	recvMR  *verbs.MR        // buffers of receives
+	sinkMR  *verbs.MR        // memory of Discard; nil if the memory of Discard is in recvMR
+	discard verbs.SGE        // see Discard
 	sendMR  *verbs.MR        // headers and short records to be sent
 	written verbs.SendFlags  // of the writes of long records
 
@@ -143,7 +145,7 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.register(); err != nil {
+	if err := c.register(attr.ReadSink); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -156,8 +158,8 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	return nil
 }
 
-// register makes the memory. It is of the Go heap, because a program may read a record after Close.
-func (c *Conn) register() (err error) {
+// register makes the memory. It is of the Go heap, because a program may read a record after Close. sink are the rights of the sink of a read.
+func (c *Conn) register(sink verbs.Access) (err error) {
 	for _, m := range []struct {
 		mr     **verbs.MR
 		size   int
@@ -170,6 +172,14 @@ func (c *Conn) register() (err error) {
 			return err
 		}
 	}
+	if sink&^verbs.LocalWrite == 0 {
+		c.discard = c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), discardLen)
+		return nil
+	}
+	if c.sinkMR, err = c.pd.RegMR(make([]byte, discardLen), verbs.LocalWrite|sink); err != nil { // not in recvMR, because peers have no right to the messages there
+		return err
+	}
+	c.discard = c.sinkMR.SGE(0, discardLen)
 	return nil
 }
 
@@ -182,13 +192,11 @@ func wholePages(n int) int {
 	return n
 }
 
-// discardLen is the size of the memory of Discard, which lies behind the buffers of receives.
+// discardLen is the size of the memory of Discard, which lies behind the buffers of receives, or in sinkMR.
 const discardLen = 1
 
 // Discard returns a byte of registered memory for the result of a read that the caller does not need.
-func (c *Conn) Discard() verbs.SGE {
-	return c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), discardLen)
-}
+func (c *Conn) Discard() verbs.SGE { return c.discard }
 
 // receiveLen is the size of a receive's buffer.
 func (c *Conn) receiveLen() int { return headerLen + c.cfg.Inline }
@@ -426,7 +434,7 @@ func (c *Conn) release() (err error) {
 	if c.qp != nil {
 		err = c.qp.Close()
 	}
-	for _, mr := range []*verbs.MR{c.ringMR, c.recvMR, c.sendMR, c.stageMR} {
+	for _, mr := range []*verbs.MR{c.ringMR, c.recvMR, c.sinkMR, c.sendMR, c.stageMR} {
 		if mr != nil {
 			err = errors.Join(err, mr.Close())
 		}

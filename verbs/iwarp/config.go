@@ -83,7 +83,11 @@ type Config struct {
 	// host gets a share (see package documentation). Connections that this side dials count and are not refused.
 	MaxConnections int
 	// MaxMemory bounds, in bytes, the messages that all connections together hold for want of a receive; beyond a host's
-	// share of it the host's connections are not read until receives are posted. 0 is half of the machine's memory.
+	// share of it the host's connections are not read until receives are posted. MaxMemory also bounds the bytes that are copied after
+	// wrong guesses in read responses, up to 512 KiB for each connection. Each system call with guesses
+	// takes these bytes from the host's share until it is over. A connection makes no guesses if that share has no room for twice the bytes,
+	// because other connections of the host must be able to hold messages. 0 is half of the
+	// machine's memory.
 	MaxMemory int64
 	// DeniedLimit is how many refused accesses to memory a remote host may make in about a minute before its new
 	// connections are delayed and then refused, because a host that guesses keys connects anew for each. 0 is 16;

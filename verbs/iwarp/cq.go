@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/progress"
 	"cinnabar/internal/rundown"
@@ -67,6 +68,12 @@ type cq struct {
 	warned bool
 	// +checklocks:mu
 	attached []*conn
+	// delays events; nil: each comes at once
+	// +checklocks:mu
+	moderation *moderation
+	// add sets WallclockNS
+	// +checklocks:mu
+	stamps bool
 
 	ready    atomic.Int64            // count, for the look before the lock
 	ended    atomic.Bool             // the queue is closed or overrun; Poll reads it without the lock
@@ -198,6 +205,9 @@ func (q *cq) Arm(solicitedOnly bool) error {
 
 // +checklocks:q.mu
 func (q *cq) signalLocked() {
+	if q.moderation != nil {
+		q.moderation.end()
+	}
 	q.armed = disarmed
 	q.armedNow.Store(false)
 	select {
@@ -234,13 +244,27 @@ func (q *cq) add(e cqe, solicited bool) {
 		i -= len(q.ring)
 	}
 	q.ring[i] = e
+	if q.stamps {
+		q.ring[i].wc.WallclockNS = time.Now().UnixNano()
+	}
 	q.count++
 	q.ready.Store(int64(q.count))
-	if q.armed == armedAny || q.armed == armedSolicited && (solicited || e.wc.Status != verbs.StatusSuccess) {
-		q.signalLocked()
+	failed := e.wc.Status != verbs.StatusSuccess
+	if q.armed == armedAny || q.armed == armedSolicited && (solicited || failed) {
+		if q.moderation == nil || failed || q.moderation.due() {
+			q.signalLocked()
+		}
 	}
 	q.mu.Unlock()
 	q.Unpark()
+}
+
+// SetTimestamps implements [verbs.CQDriver].
+func (q *cq) SetTimestamps(on bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stamps = on
+	return nil
 }
 
 // purge removes the completions of a destroyed queue pair.

@@ -219,7 +219,8 @@ func (d *device) Query() (verbs.DeviceAttr, error) {
 		MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
 		MaxSRQ: maxObjects, MaxSRQWR: maxQueueWR, MaxSRQSGE: maxSGE,
 		MaxMW: maxObjects, AtomicCap: atomicCap, MaxPrivateData: d.cfg.maxPrivateData(),
-		Ports: []verbs.PortAttr{d.port()},
+		ReadSink: verbs.LocalWrite, // placeResponse stores a response by the read that it answers
+		Ports:    []verbs.PortAttr{d.port()},
 	}, nil
 }
 

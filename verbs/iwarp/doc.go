@@ -50,15 +50,17 @@
 //
 // Payload goes from registered memory to the socket and from the socket to
 // registered memory: no copy in user space (see the counters rx_staged_bytes and
-// tx_staged_bytes of Device.Stats). Four things are copied all the same: messages that are
+// tx_staged_bytes of Device.Stats). Five things are copied all the same: messages that are
 // held; the source of a read under CRC, because its owner may change it at any
-// time, which would make the CRC wrong; up to 256 bytes behind a run of equal small
+// time, which would make the CRC wrong; up to 512 KiB of a peer's stream after this side guessed the size or
+// the kind of the next FPDU of a read response wrongly, which only a peer of another make or of an older version, or a response that ends early, causes (docs/adr/0060); up to 256 bytes behind a run of equal small
 // messages; and the last 8 bytes of a write, which are stored last and as one
 // word where they are aligned, so that a program may poll them to learn that the write
 // is complete (not counted as staged). A peer of another make may end a write with
 // a segment of less than 8 bytes; then only those are stored last.
 //
-// A region that is closed while the peer reads or writes it ends the connection.
+// A region that is closed while the peer reads or writes it ends the connection. A Write or an atomic of peer A to memory that is the sink of a
+// read from peer B may end B's connection, because the sink may hold headers of B's stream that A could have changed.
 //
 // Memory may be a mapped file that is truncated meanwhile: an access to the part that
 // is gone fails its connection.

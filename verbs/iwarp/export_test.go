@@ -1,7 +1,9 @@
 package iwarp
 
 import (
+	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"cinnabar/verbs"
@@ -122,6 +124,14 @@ func SetMULPDU(dev *verbs.Device, n int) {
 	c.tx.mulpdu = n
 }
 
+// FixMULPDU sets the MULPDU of the connection of dev, and stops the measurements that would change the MULPDU.
+func FixMULPDU(dev *verbs.Device, n int) {
+	c := dev.Driver().(*device).connections()[0]
+	c.txMu.Lock()
+	defer c.releaseTx()
+	c.tx.mulpdu, c.tx.measure = n, math.MaxUint64
+}
+
 // Age makes the connections of dev look idle for d longer than they are.
 func Age(dev *verbs.Device, d time.Duration) {
 	v := dev.Driver().(*device)
@@ -151,4 +161,113 @@ func SetLeastStay(dev *verbs.Device, d time.Duration) {
 func Evict(dev *verbs.Device) bool {
 	d := dev.Driver().(*device)
 	return d.evict(d.connections()[0])
+}
+
+// Read reads the input of the only connection of dev, and returns the number of bytes that have come. over says that the connection reads no more,
+// and stalled that it does not before a receive is posted.
+func Read(dev *verbs.Device) (n uint64, over, stalled bool) {
+	list := dev.Driver().(*device).connections()
+	if len(list) == 0 {
+		return 0, true, false
+	}
+	c := list[0]
+	c.rxMu.Lock()
+	c.receiveLocked(false)
+	n, over, stalled = c.rxStats.bytes, c.over(), c.rx.stalled
+	c.rxMu.Unlock()
+	c.afterRx()
+	return n, over, stalled
+}
+
+// MoveUnreadAfter acts as if the connection of dev to remote had read bytes into mem by a wrong guess, and moves them after between. guesses is false,
+// and between is not called, if exposure.begin refuses the watch.
+func MoveUnreadAfter(dev *verbs.Device, remote netip.AddrPort, mem []byte, between func()) (guesses bool) {
+	list := dev.Driver().(*device).connections()
+	c := list[slices.IndexFunc(list, func(c *conn) bool { return c.remote == remote })]
+	c.rxMu.Lock()
+	w := &c.rx.run.watch
+	if guesses = exposed.begin(w, spanOf(mem)); guesses {
+		between()
+		c.moveUnread([][]byte{mem}, len(mem))
+		c.rx.ahead.unread = nil // no FPDU is in it
+		exposed.end(w)
+	}
+	c.rxMu.Unlock()
+	c.teardownIfFailed()
+	return guesses
+}
+
+// OnMove makes each connection call f when the connection moves bytes after a wrong guess: before the move with false, and after the move with true, before
+// the connection looks for writers. The caller opens devices after OnMove, and calls end when they are closed.
+func OnMove(f func(moved bool)) (end func()) {
+	onMove = f
+	return func() { onMove = nil }
+}
+
+// RegionState returns a function that reports whether region of dev is closed, and the number of uses of its memory.
+func RegionState(dev *verbs.Device, region *verbs.MR) func() (closed bool, users int64) {
+	m := dev.Driver().(*device).keys.byLocal(region.LKey())
+	return func() (bool, int64) { return m.users.Closed(), m.users.Users() }
+}
+
+// BeginWrite acts as if a Write of a peer to n bytes at off of region was being stored until end is called.
+func BeginWrite(dev *verbs.Device, region *verbs.MR, off, n int) (end func()) {
+	m := dev.Driver().(*device).keys.byRemote(region.RKey())
+	exposed.beginWrite(m, spanOf(m.buf[off:off+n]))
+	return func() { exposed.endWrite(m) }
+}
+
+// Limits of a watch.
+const (
+	LongestWalk = longestWalk
+	MostLooks   = mostLooks
+)
+
+// Exposure is an exposure of its own.
+type Exposure struct{ e exposure }
+
+// ExposedRegion is a region of an Exposure.
+type ExposedRegion struct {
+	e *exposure
+	m *mr
+}
+
+// Add adds a region of b.
+func (x *Exposure) Add(b []byte, access verbs.Access) *ExposedRegion {
+	r := &ExposedRegion{&x.e, &mr{buf: b, access: access}}
+	x.e.add(r.m)
+	return r
+}
+
+// Drop drops the region.
+func (r *ExposedRegion) Drop() { r.e.drop(r.m) }
+
+// BeginWrite begins to write to b, which is in the region.
+func (r *ExposedRegion) BeginWrite(b []byte) { r.e.beginWrite(r.m, spanOf(b)) }
+
+// EndWrite ends a write.
+func (r *ExposedRegion) EndWrite() { r.e.endWrite(r.m) }
+
+// Watch begins to watch b; ok is false if exposure.begin refuses the watch. end ends that, and reports whether a write to b has begun since.
+func (x *Exposure) Watch(b []byte) (end func() (reached bool), ok bool) {
+	w := &watch{}
+	return func() bool {
+		defer x.e.end(w)
+		return x.e.reached(w)
+	}, x.e.begin(w, spanOf(b))
+}
+
+// OnTurn makes x call f once: before x counts its next watch, or after the next write has loaded the number of watches, if the write comes first.
+func (x *Exposure) OnTurn(f func()) {
+	x.e.watching.onTurn = func() {
+		x.e.watching.onTurn = nil
+		f()
+	}
+}
+
+// Exposed returns the numbers of regions of all devices that peers may read or write, and of system calls with guesses that are under way.
+func Exposed() (regions, calls int) {
+	exposed.mu.Lock()
+	defer exposed.mu.Unlock()
+	return len(exposed.regions), len(exposed.watches)
 }

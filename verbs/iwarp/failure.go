@@ -326,6 +326,8 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 	clear(r.cur.segs[:cap(r.cur.segs)])
 	clear(r.plan[:cap(r.plan)])
 	r.dst, r.regions, r.curSegs, r.publish = r.dst[:0], r.regions[:0], nil, nil
+	r.run.rest, r.ahead.unread = nil, nil
+	c.giveMoved()
 	return bound, id
 }
 

@@ -1,6 +1,8 @@
 package iwarp_test
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -8,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -16,13 +19,19 @@ import (
 // mapping maps a file of one page, whose contents truncate takes away.
 func mapping(t *testing.T) (mem []byte, truncate func()) {
 	t.Helper()
-	const size = 4096
+	mem, shorten := mappingOf(t, 4096)
+	return mem, func() { shorten(0) }
+}
+
+// mappingOf maps a file of size bytes, which shorten cuts to n bytes.
+func mappingOf(t *testing.T, size int) (mem []byte, shorten func(n int64)) {
+	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "region"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(size); err != nil {
+	if err := f.Truncate(int64(size)); err != nil {
 		t.Fatal(err)
 	}
 	mem, err = unix.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
@@ -34,8 +43,8 @@ func mapping(t *testing.T) (mem []byte, truncate func()) {
 			t.Error(err)
 		}
 	})
-	return mem, func() {
-		if err := f.Truncate(0); err != nil {
+	return mem, func(n int64) {
+		if err := f.Truncate(n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,4 +126,39 @@ func TestTruncatedMappingOfHeldMessage(t *testing.T) {
 	s.recv(t, verbs.RecvWR{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 16)}})
 	<-s.conn.Done()
 	s.want(t, 1, verbs.WCRecv, verbs.StatusLocProtErr)
+}
+
+// In TestRunTLSFault the sink of a read inside TLS is a mapped file that has lost its second page. The call that reads guesses fails when TLS has decrypted
+// bytes to the first page. No guessed bytes are left in that page, also if a guess crosses its end.
+func TestRunTLSFault(t *testing.T) {
+	const page = 4096
+	for _, segment := range []int{1024, 1000} {
+		cfg := secure(t)
+		g := newRunSide(t, cfg, verbs.LocalWrite)
+		g.connectTLS(t, cfg.TLS)
+		mem, shorten := mappingOf(t, 2*page)
+		sink, err := g.pd.RegMR(mem, verbs.LocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeAtEnd(t, sink.Close)
+		to := g.p.asked(t, g.side, sink)
+		shorten(page)
+		for off := 0; off < len(mem); off += segment {
+			h := to
+			h.TO, h.Last = to.TO+uint64(off), off+segment >= len(mem)
+			g.add(h, bytes.Repeat([]byte{1}, min(segment, len(mem)-off)))
+		}
+		g.record(t)
+		<-g.conn.Done()
+		if err := g.conn.Err(); !errors.As(err, new(*hostmem.FaultError)) {
+			t.Errorf("segments of %d bytes: the connection has ended with %v, want a fault", segment, err)
+		}
+		if zero(mem[:segment]) {
+			t.Errorf("segments of %d bytes: the first one has not come, so no guess was made", segment)
+		}
+		if !zero(mem[segment:page]) {
+			t.Errorf("segments of %d bytes: guessed bytes are left in the sink", segment)
+		}
+	}
 }

@@ -49,14 +49,15 @@ const supportedAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead 
 type mr struct {
 	pd     *pd
 	buf    []byte
-	base   uint64 // virtual address
-	iova   uint64 // by which peers name the region
+	base   uint64 // address of the first byte in work requests of this side: iova if the program has chosen it, else the virtual address
+	iova   uint64 // address of the first byte in work requests of peers
 	access verbs.Access
 	lkey   uint32
 	rkey   uint32
 
-	users  rundown.Guard // closed by Close
-	locked bool
+	users   rundown.Guard // closed by Close
+	writers atomic.Int64  // Writes and atomics of peers that are being stored; see exposure
+	locked  bool
 
 	windows int // memory windows that are bound to the region; guarded by keyTable.mu
 
@@ -86,6 +87,9 @@ func (m *mr) Close() error {
 		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
 	<-m.users.Idle()
+	if m.access&peerAccess != 0 {
+		exposed.drop(m)
+	}
 	if m.locked {
 		_ = hostmem.Unlock(m.buf) // a failure leaves the pages locked until they are unmapped, which does no harm
 	}
@@ -105,7 +109,7 @@ func randomIOVA(addr uint64) uint64 {
 	return binary.BigEndian.Uint64(b[:])>>1&^pageMask | addr&pageMask
 }
 
-// local translates the range of n bytes at the virtual address addr, n > 0, into an offset.
+// local translates the range of n bytes at the address addr in a work request of this side, n > 0, into an offset.
 func (m *mr) local(addr, n uint64) (int, bool) { return m.offset(addr, m.base, n) }
 
 // remote does so for an address that a peer names.
@@ -136,13 +140,18 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	if bad := access &^ (supportedAccess | verbs.OptionalAccess); bad != 0 {
 		return nil, verbs.Unsupported(op, "access flags %s; this device has %s", bad, supportedAccess)
 	}
-	if access&(verbs.RemoteWrite|verbs.RemoteAtomic) != 0 && access&verbs.LocalWrite == 0 {
+	if access&peerWrites != 0 && access&verbs.LocalWrite == 0 {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "%s needs local-write as well (ibv_reg_mr(3))", access)
 	}
 	if len(r.Bytes) == 0 {
 		return nil, verbs.Errorf(op, verbs.ErrInvalid, "0 bytes; a region has at least 1")
 	}
-	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, iova: randomIOVA(r.Addr), access: access}
+	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, access: access}
+	if m.iova = r.IOVA; r.HasIOVA {
+		m.base = r.IOVA
+	} else {
+		m.iova = randomIOVA(r.Addr)
+	}
 	if p.dev.cfg.LockMemory {
 		if err := lockRegion(r.Bytes); err != nil {
 			return nil, err
@@ -150,8 +159,37 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 		m.locked = true
 	}
 	p.children.Add(1)
+	if access&peerAccess != 0 {
+		exposed.add(m)
+	}
 	p.dev.keys.add(m)
 	return m, nil
+}
+
+// Rereg registers the region anew, with other keys, and closes the old one. Work requests that name the old one fail when their turn comes.
+func (m *mr) Rereg(c verbs.MRReinit) (verbs.MRDriver, error) {
+	p, r, access := m.pd, verbs.MRInit{Bytes: m.buf, Addr: hostmem.Addr(m.buf), IOVA: m.iova, HasIOVA: m.base == m.iova}, m.access
+	if c.PD != nil {
+		own, ok := c.PD.(*pd)
+		if !ok || own.dev != p.dev {
+			return nil, verbs.Errorf("re-register memory", verbs.ErrInvalid, "the protection domain belongs to another device; give one of the region's device")
+		}
+		p = own
+	}
+	if c.Memory != nil {
+		r = *c.Memory
+	}
+	if c.ChangeAccess {
+		access = c.Access
+	}
+	next, err := p.RegMR(r, access)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Close(); err != nil {
+		return nil, errors.Join(err, next.Close())
+	}
+	return next, nil
 }
 
 // lockRegion locks the pages of b. Its error has the limit that was reached.

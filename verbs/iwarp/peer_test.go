@@ -89,6 +89,14 @@ func dialListener(t testing.TB, l *verbs.Listener) *peer {
 func acceptRaw(t testing.TB, s *side, req mpa.Frame, param verbs.ConnParam) *peer {
 	t.Helper()
 	p, l := dialRaw(t, s)
+	p.accepted(s, l, req, param)
+	return p
+}
+
+// accepted has s accept the connection of p, which has dialed l and sends req.
+func (p *peer) accepted(s *side, l *verbs.Listener, req mpa.Frame, param verbs.ConnParam) {
+	t := p.t
+	t.Helper()
 	p.writeFrame(req)
 	r, err := l.Accept(testContext(t))
 	if err != nil {
@@ -102,7 +110,6 @@ func acceptRaw(t testing.TB, s *side, req mpa.Frame, param verbs.ConnParam) *pee
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return p
 }
 
 // listenRaw returns a TCP listener for a device to dial.
@@ -243,8 +250,22 @@ func (p *peer) open() {
 // read returns the next FPDU from the device.
 func (p *peer) read() (ddp.Header, []byte) {
 	p.t.Helper()
+	h, payload, more := p.readNext()
+	if !more {
+		p.t.Fatal("the device has ended the stream")
+	}
+	return h, payload
+}
+
+// readNext is read for a stream that may be over; more is false if it is.
+func (p *peer) readNext() (h ddp.Header, payload []byte, more bool) {
+	p.t.Helper()
 	head := make([]byte, mpa.HeaderLen)
-	p.readFull(head)
+	if _, err := io.ReadFull(p.tc, head); errors.Is(err, io.EOF) {
+		return h, nil, false
+	} else if err != nil {
+		p.t.Fatal("peer reads:", err)
+	}
 	n := int(binary.BigEndian.Uint16(head))
 	b := append(head, make([]byte, n+mpa.TrailerLen(n))...)
 	p.readFull(b[mpa.HeaderLen:])
@@ -258,7 +279,7 @@ func (p *peer) read() (ddp.Header, []byte) {
 	if hl == 0 {
 		p.t.Fatalf("FPDU %x: no DDP header", b)
 	}
-	return h, b[mpa.HeaderLen+hl : end]
+	return h, b[mpa.HeaderLen+hl : end], true
 }
 
 // expect reads the next FPDU, which must be a segment of op.

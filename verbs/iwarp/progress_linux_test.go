@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
@@ -38,12 +39,17 @@ func TestIdleCostsNothing(t *testing.T) {
 			t.Fatalf("%d completions, error %v", n, err)
 		}
 	}
+	debug.FreeOSMemory()                           // because Go's runtime would otherwise free the memory of earlier tests meanwhile
 	settle := time.NewTimer(50 * time.Millisecond) // for the polling to count as stopped
 	<-settle.C
-	before := processorTime(t)
-	timer := time.NewTimer(idle)
-	<-timer.C
-	if used := processorTime(t) - before; used > idle/10 {
-		t.Errorf("%v of processor time in %v of doing nothing", used, idle)
+	var used [3]time.Duration // the runtime and the kernel may still do work of earlier tests in one of them; connections would use time in all
+	for i := range used {
+		before := processorTime(t)
+		timer := time.NewTimer(idle)
+		<-timer.C
+		if used[i] = processorTime(t) - before; used[i] <= idle/10 {
+			return
+		}
 	}
+	t.Errorf("%v of processor time in %v each of doing nothing", used, idle)
 }

@@ -33,7 +33,7 @@ const (
 // An FPDU is read in two steps. The first brings its head, which decides where
 // the payload belongs. The second reads, in one system call if it has all come,
 // the rest of the header, the payload into its place, the trailer, and the head
-// of the next FPDU.
+// of the next FPDU. For a segment of a read response it may read several FPDUs (see run).
 type rxState struct {
 	recv rdmap.Receiver
 	any  bool // an FPDU has come
@@ -54,10 +54,12 @@ type rxState struct {
 	trailer int      // pad and CRC
 	dst     [][]byte // pieces of the payload's place
 	regions []*mr    // of dst, entered for each access
+	target  span     // the payload's place, if it is a Write
 	tail    [publishLen + 3 + mpa.CRCLen]byte
 	ctl     [rdmap.MaxTerminateLen]byte // payload of control messages
 	plan    [][]byte
 	ahead   ahead
+	run     run // guesses at the places of further segments of a read response
 
 	msgOff    uint32 // bytes of the open message of queue 0 so far
 	cur       recvWQE
@@ -122,6 +124,7 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 	for !c.closed.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
 		r.ahead.giveBack()
+		c.giveMoved()
 		switch {
 		case err == nil:
 		case errors.Is(err, sockio.ErrWouldBlock):
@@ -152,6 +155,9 @@ func (c *conn) readSome() (n int, full bool, err error) {
 	if r.mayReadAhead() {
 		return c.readAhead()
 	}
+	if r.mayRun() {
+		return c.readRun()
+	}
 	plan := r.makePlan()
 	if !c.enterRx() {
 		return 0, false, nil
@@ -159,14 +165,14 @@ func (c *conn) readSome() (n int, full bool, err error) {
 	if len(r.ahead.unread) > 0 {
 		var there bool
 		if n, there = c.readUnread(plan); !there {
-			exitAll(r.regions)
+			c.exitRx()
 			c.placeGone()
 			return 0, false, nil
 		}
 	} else {
 		n, err = c.read(plan)
 	}
-	exitAll(r.regions)
+	c.exitRx()
 	return n, err == nil && c.arrived(n), err
 }
 
@@ -183,7 +189,7 @@ func (c *conn) read(plan [][]byte) (int, error) {
 	return n, err
 }
 
-// enterRx makes sure that the memory in the plan may still be written.
+// enterRx makes sure that the memory in the plan may still be written. If it returns true, the caller calls exitRx when it has written.
 //
 // +checklocks:c.rxMu
 func (c *conn) enterRx() bool {
@@ -195,8 +201,25 @@ func (c *conn) enterRx() bool {
 			return false
 		}
 	}
+	if r.writes() {
+		exposed.beginWrite(r.regions[0], r.target)
+	}
 	return true
 }
+
+// exitRx ends the accesses that enterRx has begun.
+//
+// +checklocks:c.rxMu
+func (c *conn) exitRx() {
+	r := &c.rx
+	if r.writes() {
+		exposed.endWrite(r.regions[0])
+	}
+	exitAll(r.regions)
+}
+
+// writes reports whether the memory in the plan is that of a Write.
+func (r *rxState) writes() bool { return r.seg.Op == rdmap.OpWrite && len(r.regions) > 0 }
 
 // makePlan lists the memory that the stream's next bytes belong to.
 func (r *rxState) makePlan() [][]byte {
@@ -325,7 +348,7 @@ func (c *conn) place() {
 	r := &c.rx
 	r.ahead.placed(r.seg.Payload)
 	r.dst, r.regions = r.dst[:0], r.regions[:0]
-	r.got, r.keep, r.publish = 0, 0, nil
+	r.got, r.keep, r.publish, r.run.rest = 0, 0, nil, nil
 	r.direct = r.seg.Payload
 	r.trailer = mpa.TrailerLen(r.ulpdu)
 	ok := true
@@ -375,7 +398,7 @@ func (c *conn) checkFPDU() bool {
 		return false
 	}
 	intact, there := c.settle()
-	exitAll(c.rx.regions)
+	c.exitRx()
 	if !there {
 		c.placeGone()
 		return false

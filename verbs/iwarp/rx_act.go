@@ -215,7 +215,10 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 	}
 	original, ok, there := uint64(0), req.Op.Valid(), true
 	if ok {
-		original, ok, there = c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
+		b := m.buf[off : off+rdmap.AtomicLen]
+		exposed.beginWrite(m, spanOf(b))
+		original, ok, there = c.dev.apply(b, req)
+		exposed.endWrite(m)
 	}
 	m.exit()
 	if !there {

@@ -23,8 +23,8 @@ var aheadBuffers = sync.Pool{New: func() any { return new([aheadLen]byte) }}
 // ahead is the state of a connection's reads ahead.
 type ahead struct {
 	small  int             // number of Sends, each one FPDU of at most aheadMax bytes, since the last other Send or longer FPDU
-	unread []byte          // bytes that were read ahead and are not processed
-	buf    *[aheadLen]byte // the buffer of the present read, or the one with the bytes of unread; nil: none
+	unread []byte          // bytes that were read ahead, or in a run after a wrong guess, and are not processed
+	buf    *[aheadLen]byte // the buffer of the present read, or the one with the bytes of unread; nil: none, or moveUnread has made unread
 }
 
 // due reports whether more small messages probably come.
@@ -40,9 +40,13 @@ func (a *ahead) room() []byte {
 
 // giveBack ends the use of the buffer if nothing is unread.
 func (a *ahead) giveBack() {
-	if a.buf != nil && len(a.unread) == 0 {
+	if len(a.unread) > 0 {
+		return
+	}
+	a.unread = nil
+	if a.buf != nil {
 		aheadBuffers.Put(a.buf)
-		a.buf, a.unread = nil, nil
+		a.buf = nil
 	}
 }
 

@@ -104,6 +104,7 @@ func (c *conn) placeWrite() bool {
 	}
 	r.dst = append(r.dst, m.buf[off:off+r.direct])
 	r.regions = append(r.regions, m)
+	r.target = spanOf(m.buf[off : off+n])
 	return true
 }
 
@@ -134,6 +135,7 @@ func (c *conn) placeResponse() bool {
 		off := want.sink.off + int(want.got)
 		r.dst = append(r.dst, want.sink.m.buf[off:off+n])
 		r.regions = append(r.regions, want.sink.m)
+		c.follow(int(want.got), want.sink.m.buf[off+n:want.sink.off+int(want.size)])
 	}
 	return true
 }

@@ -93,3 +93,31 @@ func TestSegmentsFollowMSS(t *testing.T) {
 		t.Errorf("MULPDU is %d still, should be %d", got, want)
 	}
 }
+
+// TestSizeOfSegments changes the MULPDU after the first segment of a read response. The segments that begin in the same 4 MiB have one size, and the last ones
+// have the new size.
+func TestSizeOfSegments(t *testing.T) {
+	const step, size, before, after = 4 << 20, 21<<20 + 7, 30014, 20014
+	s, p := opened(t, iwarp.Config{NoCRC: true})
+	mr := s.region(t, size)
+	iwarp.FixMULPDU(s.dev, before)
+	p.readRequest(mr.Remote(), size)
+	var sizes [size/step + 1]int // of the segments that begin in each step
+	for last := false; !last; {
+		h, payload := p.expect(rdmap.OpReadResponse)
+		at := &sizes[h.TO/step]
+		if *at == 0 {
+			*at = len(payload)
+		}
+		if last = h.Last; len(payload) != *at && !last {
+			t.Fatalf("a segment of %d bytes at %d, after one of %d", len(payload), h.TO, *at)
+		}
+		iwarp.FixMULPDU(s.dev, after)
+	}
+	if want := ddp.MaxPayload(before, true) &^ 63; sizes[0] != want {
+		t.Errorf("the first segments have %d bytes, want %d", sizes[0], want)
+	}
+	if want := ddp.MaxPayload(after, true) &^ 63; sizes[len(sizes)-1] != want {
+		t.Errorf("the last segments have %d bytes, want %d", sizes[len(sizes)-1], want)
+	}
+}

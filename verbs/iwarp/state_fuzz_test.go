@@ -124,6 +124,9 @@ func stateSeeds() [][]byte {
 			all = append(all, one...)
 		}
 	}
+	for _, last := range []byte{101, 99} { // a read of 307 bytes, and a response in three segments, which is right or too short
+		seeds = append(seeds, append(bytes.Clone(good), stepSend, 0, 0, 9, 0, stepPostSend, 23, stepReadResponse, 1, 0, 2, 103, 0, 103, 0, last, 0))
+	}
 	return append(seeds, all)
 }
 
@@ -472,6 +475,9 @@ func (c *stateConn) postSend() {
 	k := int(c.s.byte())
 	wr := verbs.SendWR{ID: 2, Op: []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSendImm, verbs.OpWriteImm, verbs.OpSendInvalidate}[k%7],
 		SGL: []verbs.SGE{c.own.SGE(0, 8)}, Remote: verbs.RemoteAddr{Addr: 8, RKey: 8}, Flags: verbs.SendFlags(k>>4) & verbs.Fence}
+	if wr.Op == verbs.OpRead {
+		wr.SGL[0].Length = uint32(8 + 13*k) // so that a response may have several segments
+	}
 	if n, _ := c.qp.PostSend([]verbs.SendWR{wr}); n == 1 {
 		c.sends++
 	}

@@ -16,6 +16,8 @@ type rxStats struct {
 	held       uint64 // payload bytes that waited for a receive
 	terminates uint64
 	wakeups    uint64 // of the background reader
+	// Guesses in read responses that were wrong, and system calls that were to have guesses and had none; see run.
+	wrongGuesses, refusedGuesses uint32
 }
 
 type txStats struct {
@@ -30,12 +32,12 @@ type txStats struct {
 type stats struct {
 	connections atomic.Uint64
 	rejects     atomic.Uint64
-	rx          [7]atomic.Uint64
+	rx          [9]atomic.Uint64
 	tx          [5]atomic.Uint64
 }
 
-func (s *rxStats) list() [7]uint64 {
-	return [7]uint64{s.bytes, s.fpdus, s.calls, s.staged, s.held, s.terminates, s.wakeups}
+func (s *rxStats) list() [9]uint64 {
+	return [9]uint64{s.bytes, s.fpdus, s.calls, s.staged, s.held, s.terminates, s.wakeups, uint64(s.wrongGuesses), uint64(s.refusedGuesses)}
 }
 
 func (s *txStats) list() [5]uint64 {
@@ -43,7 +45,8 @@ func (s *txStats) list() [5]uint64 {
 }
 
 var (
-	rxNames = [7]string{"rx_bytes", "rx_fpdus", "rx_calls", "rx_staged_bytes", "rx_held_bytes", "rx_terminates", "rx_wakeups"}
+	rxNames = [9]string{"rx_bytes", "rx_fpdus", "rx_calls", "rx_staged_bytes", "rx_held_bytes", "rx_terminates", "rx_wakeups",
+		"rx_wrong_guesses", "rx_refused_guesses"}
 	txNames = [5]string{"tx_bytes", "tx_fpdus", "tx_calls", "tx_staged_bytes", "tx_terminates"}
 )
 
@@ -65,7 +68,7 @@ func (s *stats) fold(c *conn) {
 }
 
 // counts returns a consistent picture of each direction.
-func (c *conn) counts() ([7]uint64, [5]uint64) {
+func (c *conn) counts() ([9]uint64, [5]uint64) {
 	c.rxMu.Lock()
 	rx := c.rxStats.list()
 	c.rxMu.Unlock()
@@ -82,6 +85,10 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 //   - rx_staged_bytes, tx_staged_bytes: payload that was copied in user space;
 //   - rx_held_bytes: payload that waited for a receive to be posted;
 //   - rx_wakeups: how often a background reader was woken by data;
+//   - rx_wrong_guesses: number of wrong guesses in read responses: the FPDU that came had another place than guessed, or was no segment of that
+//     response, so the bytes behind its head were copied (docs/adr/0060);
+//   - rx_refused_guesses: system calls that read one FPDU of a read response because guesses were refused: the sink was exposed to reads of peers,
+//     a peer wrote to it, the memory has many regions, or the host had no room in Config.MaxMemory;
 //   - rx_terminates, tx_terminates, connections, rejects, regions;
 //   - quota_R, quota_R_limit, quota_R_refused: how much of R (connections, handshakes, memory in bytes) all remote
 //     hosts hold, may hold, and how often more was refused;

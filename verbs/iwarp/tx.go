@@ -32,6 +32,7 @@ const (
 const (
 	measureFrom = 256 << 10 // bytes of the stream before the MULPDU is looked at again
 	measureStep = 4 << 20   // the most bytes between two looks: TCP's segments shrink too, when the path changes
+	sizeStep    = 4 << 20   // bytes of a message after which its segments may have another size; see segmentLocked
 	evenFrom    = 16 << 10  // payload from which the segments of a message are whole cache lines
 	cacheLine   = 64
 )
@@ -44,6 +45,8 @@ type txMsg struct {
 	raw    []byte      // in memory of ours: inline data (in place)
 	ctl    []byte      // or a control payload, copied behind its header
 	left   int         // bytes of payload to go
+	size   int32       // bytes of payload of the present segments, but for the last one of the message
+	same   int32       // in a read response: payload bytes up to the next sizeStep; a segment that begins before it has this size
 	end    txMark      // the effect of the last written byte
 	resp   response    // the response that the message is, for its Terminate
 	own    [maxSGE]seg // backs segs, which shrinks as the message goes out
@@ -398,6 +401,9 @@ func (c *conn) frameLocked() bool {
 	t.bytes += n
 	c.txStats.fpdus++
 	m.left -= n
+	if m.end.response {
+		m.same -= int32(n)
+	}
 	if !m.h.Last {
 		m.h = m.h.Advance(n)
 		return true
@@ -418,14 +424,27 @@ func (c *conn) frameLocked() bool {
 // for an Ethernet, with jumbo frames too, fill TCP's segments to the last byte, so that each of the stream's
 // segments begins with a frame, which devices that place data in hardware need to be fast (RFC 5044 appendix A).
 //
+// The segments of a read response have one size, and the last segment has the remaining bytes, so that the receiver can guess where each segment belongs
+// (docs/adr/0060). A new size, which follows the MULPDU, begins only at the first segment that begins in another sizeStep of the response:
+//
+//	offset   0                        sizeStep                      2 sizeStep
+//	         ├──────┬──────┬──────┬───┼──┬─────────┬─────────┬──────┼──┬─────┤
+//	         │ size │ size │ size │ size │  size'  │  size'  │  size'  │ rest│
+//
 // +checklocks:c.txMu
 func (c *conn) segmentLocked() int {
 	m := &c.tx.msg
-	n := min(m.left, ddp.MaxPayload(c.tx.mulpdu, m.h.Tagged))
-	if n < m.left && n >= evenFrom {
-		n &^= cacheLine - 1
+	if m.same <= 0 {
+		size := ddp.MaxPayload(c.tx.mulpdu, m.h.Tagged)
+		if m.left > size && size >= evenFrom {
+			size &^= cacheLine - 1
+		}
+		m.size = int32(size)
+		if m.end.response {
+			m.same += sizeStep
+		}
 	}
-	return n
+	return min(m.left, int(m.size))
 }
 
 // fit shortens a segment of n bytes to the size that the remaining vectors of the batch can hold.

@@ -70,6 +70,7 @@ func (t *txState) begin() *txMsg {
 	m := &t.msg
 	m.active = true
 	m.h, m.segs, m.raw, m.ctl, m.left, m.end = ddp.Header{}, nil, nil, nil, 0, txMark{}
+	m.size, m.same = 0, 0
 	return m
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
@@ -127,6 +128,81 @@ func testArm(t *testing.T, dev *verbs.Device) {
 	case <-p.Active.CQ.Event():
 		t.Error("event without arming")
 	default:
+	}
+}
+
+// testModerate checks that one completion raises its event only after the period, and that an event comes after three completions, by their number or by
+// the period.
+// parity: N12
+func testModerate(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	cq := p.Active.CQ
+	for _, bad := range []struct {
+		count  int
+		period time.Duration
+	}{{0, 0}, {-1, time.Millisecond}, {2, 0}, {2, -1}, {verbs.MaxModerateCount + 1, time.Millisecond}, {2, verbs.MaxModeratePeriod + 1}} {
+		if err := cq.Moderate(bad.count, bad.period); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Moderate(%d, %v): %v, want ErrInvalid", bad.count, bad.period, err)
+		}
+	}
+	if err := cq.Moderate(3, verbs.MaxModeratePeriod); refusesByName(t, dev, err) {
+		t.Skip("the device does not moderate events, and says so")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	arm := func(posts int) (begun time.Time) {
+		t.Helper()
+		if err := cq.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		begun = time.Now()
+		for id := range uint64(posts) {
+			p.Active.PostSend(p.Active.RDMA(id, verbs.OpRead, 0, 8, p.Passive))
+		}
+		p.Active.awaitEvent()
+		return begun
+	}
+	for range 3 {
+		if took := time.Since(arm(1)); took < verbs.MaxModeratePeriod {
+			t.Errorf("the event of one completion came after %v, want at least %v", took, verbs.MaxModeratePeriod)
+		}
+		p.Active.Take(1)
+	}
+	for range 3 {
+		arm(3)
+		p.Active.Take(3)
+	}
+	if err := cq.Moderate(1, 0); err != nil {
+		t.Fatalf("the end of the moderation: %v", err)
+	}
+	arm(1)
+	p.Active.Take(1)
+}
+
+// testTimestamps looks at the times of completions.
+// parity: V24 N12
+func testTimestamps(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	if err := p.Active.CQ.SetTimestamps(true); refusesByName(t, dev, err) {
+		t.Skip("the completions of the device have no time stamps, and it says so")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	last := time.Now().UnixNano()
+	for id := range uint64(10) {
+		p.Active.PostSend(p.Active.RDMA(id, verbs.OpRead, 0, 8, p.Passive))
+		wc := p.Active.Expect(id, verbs.StatusSuccess, verbs.WCRead)
+		if now := time.Now().UnixNano(); wc.WallclockNS < last || wc.WallclockNS > now {
+			t.Errorf("completion %d has the time %d, want one from %d to %d", id, wc.WallclockNS, last, now)
+		}
+		last = wc.WallclockNS
+	}
+	if err := p.Active.CQ.SetTimestamps(false); err != nil {
+		t.Fatal(err)
+	}
+	p.Active.PostSend(p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive))
+	if wc := p.Active.Expect(1, verbs.StatusSuccess, verbs.WCRead); wc.WallclockNS != 0 {
+		t.Errorf("the time is %d without time stamps", wc.WallclockNS)
 	}
 }
 

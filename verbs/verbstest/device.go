@@ -34,6 +34,9 @@ func testAttributes(t *testing.T, dev *verbs.Device) {
 	if a.Caps.Has(verbs.CapSRQ) != (a.MaxSRQ > 0) {
 		t.Errorf("capabilities %v and MaxSRQ %d contradict each other", a.Caps, a.MaxSRQ)
 	}
+	if a.ReadSink&^(verbs.LocalWrite|verbs.RemoteWrite) != 0 {
+		t.Errorf("ReadSink = %v, want local-write, and on iWARP devices of package rdmacore remote-write", a.ReadSink)
+	}
 	if dev.Stats() == nil {
 		t.Error("Stats = nil")
 	}

@@ -166,20 +166,27 @@ func testCloseRevokes(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// pairInTraffic returns a pair with eight writes of 1 MiB under way to a region of the passive side. If first is set, the first write has completed.
+func pairInTraffic(t *testing.T, dev *verbs.Device, first bool) (*Pair, *verbs.MR) {
+	t.Helper()
+	p := NewPair(t, dev, PairConfig{Memory: 1 << 20})
+	target := p.Passive.Alloc(1<<20, fullAccess)
+	for id := range uint64(8) {
+		wr := p.Active.RDMA(id, verbs.OpWrite, 0, 1<<20, p.Passive)
+		wr.Remote = target.Remote()
+		p.Active.PostSend(wr)
+	}
+	if first {
+		p.Active.Take(1)
+	}
+	return p, target
+}
+
 // testCloseInTraffic closes the target of writes while they are under way. The
 // memory is unmapped by Close, so a device that still touched it would crash.
 func testCloseInTraffic(t *testing.T, dev *verbs.Device) {
 	for i := range sized(20, 4) {
-		p := NewPair(t, dev, PairConfig{Memory: 1 << 20})
-		target := p.Passive.Alloc(1<<20, fullAccess)
-		for id := range uint64(8) {
-			wr := p.Active.RDMA(id, verbs.OpWrite, 0, 1<<20, p.Passive)
-			wr.Remote = target.Remote()
-			p.Active.PostSend(wr)
-		}
-		if i%2 == 0 {
-			p.Active.Take(1)
-		}
+		p, target := pairInTraffic(t, dev, i%2 == 0)
 		closeAll(t, "memory region", target.Close)
 		closeAll(t, "source", p.Active.MR.Close)
 		p.Active.Break()

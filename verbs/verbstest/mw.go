@@ -375,6 +375,9 @@ func testMWBusyRegion(t *testing.T, dev *verbs.Device) {
 			if err := x.mr.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Errorf("Close of the region: %v, want ErrBusy", err)
 			}
+			if err := x.mr.Rereg(verbs.MRChange{Memory: make([]byte, windowRegion)}); !errors.Is(err, verbs.ErrBusy) {
+				t.Errorf("Rereg of the region: %v, want ErrBusy", err)
+			}
 			x.works(key)
 			switch {
 			case byClose:
@@ -390,6 +393,17 @@ func testMWBusyRegion(t *testing.T, dev *verbs.Device) {
 			}
 			closeAll(t, "memory region", x.mr.Close)
 		}
+	})
+}
+
+// testMWAtAddress binds a window to a part of a region at an address of the program's choice.
+// parity: V07 V09
+func testMWAtAddress(t *testing.T, dev *verbs.Device) {
+	windowTypes(t, dev, func(t *testing.T, typ verbs.MWType) {
+		p := NewPair(t, dev, PairConfig{})
+		x := &windowed{Pair: p, t: t, mr: p.regAt(t, windowRegion, verbs.LocalWrite|verbs.MWBind)}
+		x.w = p.Passive.allocMW(t, typ) // after the region, which is closed after the window
+		x.works(x.mustBind(windowRights))
 	})
 }
 

@@ -58,6 +58,10 @@ var groups = []group{
 		{"CloseRevokes", exact, testCloseRevokes}, {"CloseInTraffic", Options{}, testCloseInTraffic},
 		{"Keys", Options{}, testKeys}, {"GuessedKeys", Options{}, testGuessedKeys},
 		{"Unregistered", Options{}, testUnregistered},
+		{"AtAddress", Options{}, testAtAddress}, {"BeyondAddress", exact, testBeyondAddress}, {"UsesOfAddress", Options{}, testUsesOfAddress},
+		{"ReregAccess", exact, testReregAccess}, {"ReregDomain", exact, testReregDomain},
+		{"ReregMemory", exact, testReregMemory}, {"ReregMisuse", Options{}, testReregMisuse},
+		{"ReregInTraffic", Options{}, testReregInTraffic},
 	}},
 	{"MW", []test{
 		{"Types", Options{}, testMWTypes}, {"Bind", exact, testMWBind}, {"Order", exact, testMWOrder}, {"Beyond", exact, testMWBeyond},
@@ -66,6 +70,7 @@ var groups = []group{
 		{"BindRefused", exact, testMWBindRefused}, {"BindTwice", exact, testMWBindTwice},
 		{"InvalidateUnknown", exact, testMWInvalidateUnknown}, {"InvalidateTwice", exact, testMWInvalidateTwice},
 		{"BusyRegion", exact, testMWBusyRegion}, {"Misuse", exact, testMWMisuse},
+		{"AtAddress", exact, testMWAtAddress},
 	}},
 	{"CQ", []test{
 		{"PollBatch", Options{}, testPollBatch}, {"Resize", Options{}, testResize}, {"Status", exact, testStatus},
@@ -73,6 +78,7 @@ var groups = []group{
 		{"EventWithoutCompletion", Options{}, testEventWithoutCompletion},
 		{"SolicitedOnly", Options{}, testSolicitedOnly}, {"Overrun", Options{}, testOverrun},
 		{"All", Options{}, testAll}, {"NoAllocs", Options{NoAllocs: true}, testPollAllocs},
+		{"Moderate", Options{}, testModerate}, {"Timestamps", Options{}, testTimestamps},
 	}},
 	{"QP", []test{
 		{"Limits", Options{}, testQPLimits}, {"StatesByHand", Options{}, testStatesByHand},

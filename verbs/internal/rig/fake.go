@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"cinnabar/internal/verbsrules"
 	"cinnabar/verbs"
@@ -35,7 +36,7 @@ func NewFake(t *testing.T) (*verbs.Device, *FakeDevice) {
 		Attr: verbs.DeviceAttr{
 			Name: "fake0", QPTypes: []verbs.QPType{verbs.RC}, MaxMRSize: 1 << 20, MaxQPWR: 64, MaxSGE: 2, MaxInline: 16, MaxCQE: 1 << 16,
 			MaxSRQWR: 32, MaxSRQSGE: 1, MaxPrivateData: 56, MaxQPRDAtom: 8, MaxQPInitRDAtom: 4,
-			Caps: verbs.CapRawState,
+			Caps: verbs.CapRawState, ReadSink: verbs.LocalWrite,
 		},
 		Events: make(chan verbs.DeviceEvent, 4),
 	}
@@ -99,7 +100,11 @@ type fakePD struct {
 }
 
 func (p *fakePD) RegMR(r verbs.MRInit, _ verbs.Access) (verbs.MRDriver, error) {
-	return &fakeMR{dev: p.dev, addr: r.Addr}, p.dev.failure()
+	m := &fakeMR{dev: p.dev, addr: r.Addr}
+	if r.HasIOVA {
+		m.addr = r.IOVA
+	}
+	return m, p.dev.failure()
 }
 
 func (p *fakePD) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
@@ -137,6 +142,15 @@ func (m *fakeMR) LKey() uint32 { return 0x11 }
 func (m *fakeMR) RKey() uint32 { return 0x22 }
 func (m *fakeMR) IOVA() uint64 { return m.addr }
 func (m *fakeMR) Close() error { return m.dev.failure() }
+
+// Rereg keeps the keys.
+func (m *fakeMR) Rereg(c verbs.MRReinit) (verbs.MRDriver, error) {
+	next := *m
+	if c.Memory != nil {
+		next.addr = c.Memory.Addr
+	}
+	return &next, m.dev.failure()
+}
 
 // FakeSRQ is a shared receive queue that takes every receive and consumes none.
 type FakeSRQ struct {
@@ -277,6 +291,12 @@ func (c *FakeCQ) Resize(depth int) error {
 	c.depth = depth
 	return nil
 }
+
+// Moderate implements the queue.
+func (c *FakeCQ) Moderate(int, time.Duration) error { return c.dev.failure() }
+
+// SetTimestamps implements the queue.
+func (c *FakeCQ) SetTimestamps(bool) error { return c.dev.failure() }
 
 // Add makes a completion.
 func (c *FakeCQ) Add(wc verbs.WC) {

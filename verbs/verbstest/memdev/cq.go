@@ -2,6 +2,7 @@ package memdev
 
 import (
 	"slices"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -44,6 +45,16 @@ func (d *Device) CreateCQ(depth int, cqContext any) (verbs.CQDriver, error) {
 	defer d.mu.Unlock()
 	d.cqs++
 	return &cq{dev: d, context: cqContext, event: make(chan struct{}, 1), depth: depth}, nil
+}
+
+// Moderate refuses.
+func (c *cq) Moderate(int, time.Duration) error {
+	return verbs.Unsupported("moderate completion queue", "device mem0 cannot delay events; poll several completions for each event instead")
+}
+
+// SetTimestamps refuses.
+func (c *cq) SetTimestamps(bool) error {
+	return verbs.Unsupported("set time stamps", "the completions of device mem0 carry no time; read the clock after CQ.Poll")
 }
 
 // add appends a completion and signals an armed queue. The caller holds mu.

@@ -76,7 +76,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxMRSize: 1 << 40, PageSizeCap: 4096, MaxQP: 1 << 20, MaxQPWR: maxDepth, MaxSGE: maxSGE, MaxSGERead: maxSGE,
 		MaxInline: maxInline, MaxCQ: 1 << 20, MaxCQE: 1 << 20, MaxMR: 1 << 20, MaxPD: 1 << 20,
 		MaxQPRDAtom: maxRead, MaxQPInitRDAtom: maxRead, MaxSRQ: 1 << 20, MaxSRQWR: maxDepth, MaxSRQSGE: maxSGE,
-		AtomicCap: atomics, MaxPrivateData: maxPrivateData,
+		AtomicCap: atomics, MaxPrivateData: maxPrivateData, ReadSink: verbs.LocalWrite,
 		Ports: []verbs.PortAttr{{
 			Num: 1, State: verbs.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "InfiniBand",
 			MaxMsgSize: maxMessage, LID: 1, PKeys: []uint16{0xffff}, GIDs: make([][16]byte, 1),

@@ -31,6 +31,9 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	if access&(verbs.RemoteWrite|verbs.RemoteAtomic) != 0 && access&verbs.LocalWrite == 0 {
 		return nil, verbs.Errorf("register memory", verbs.ErrInvalid, "access %v needs local-write too", access)
 	}
+	if r.HasIOVA {
+		r.Addr = r.IOVA // the device knows the memory by r.Bytes alone
+	}
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,7 +48,12 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
 
-// IOVA returns the virtual address.
+// Rereg refuses.
+func (m *mr) Rereg(verbs.MRReinit) (verbs.MRDriver, error) {
+	return nil, verbs.Unsupported("re-register memory", "device mem0 cannot change a region; close it and register another one")
+}
+
+// IOVA returns MRInit.IOVA if HasIOVA was set, and otherwise the virtual address.
 func (m *mr) IOVA() uint64 { return m.region.Addr }
 
 // Close revokes both keys.
