@@ -1,6 +1,8 @@
 package cinnabar
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -44,7 +46,7 @@ func TestOverSharedMemory(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled"}, aboutTCP, notByTheKernel)
+	leave := slices.Concat([]string{"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestPullGuessesRight", "TestFirewalled"}, aboutTCP, notByTheKernel)
 	checkTests(t, leave)
 	if err := sm.Attach(); err != nil {
 		t.Logf("peers move memory for each other, which allocates: %v", err)
@@ -63,7 +65,7 @@ func TestOverSharedMemory(t *testing.T) {
 // notOverAutoSM are the tests that TestOverAutoSM leaves out beside those about TCP, because they compare the text of addresses, of which a
 // caller in shared memory has another one than its engine, or expect that each connection has a reader of its own.
 var notOverAutoSM = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestFirewalled",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestPullGuessesRight", "TestFirewalled",
 	"TestMonitorMemory", "TestWhoCalls", "TestThalliumDeferred", "TestOpenRefused", "TestTransferringHandlerIsQuick",
 }
 
@@ -95,7 +97,7 @@ func TestOverAutoSM(t *testing.T) {
 // notOverVerbs are the tests that TestOverVerbs leaves out beside those about TCP: they count allocations, or start engines in a way that
 // gives them no device. Files with build constraints add theirs.
 var notOverVerbs = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestTLSSettings", "TestVerbsSettings", "TestBytesByRDMA", "TestPullGuessesRight", "TestTransferAllocs", "TestSteadyAllocs",
 	"TestRecycleWaits", "TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused",
 }
 
@@ -122,7 +124,7 @@ func TestOverVerbs(t *testing.T) {
 // crypto/tls makes some for each record, require a handler to be quick that encrypts 4 MiB, or start engines in a way that gives them no
 // certificate. Files with build constraints add theirs.
 var notOverTLS = []string{
-	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestVerbsSettings", "TestBytesByRDMA", "TestTransferAllocs", "TestSteadyAllocs",
+	"TestOverSharedMemory", "TestOverVerbs", "TestOverAutoSM", "TestOverTLS", "TestVerbsSettings", "TestBytesByRDMA", "TestPullGuessesRight", "TestTransferAllocs", "TestSteadyAllocs",
 	"TestTutorialServer", "TestRemoteShutdown", "TestOpenRefused", "TestTransferringHandlerIsQuick",
 }
 
@@ -249,6 +251,50 @@ func TestBytesByRDMA(t *testing.T) {
 	must(t, client.Close())
 	must(t, server.Close())
 	must(t, own.Close()) // after the engine
+}
+
+// TestPullGuessesRight checks that the device of a server copies nothing because of a wrong guess at the places of a read response, while handlers pull
+// the data of their callers.
+func TestPullGuessesRight(t *testing.T) {
+	const size = 8 << 20
+	data := noise(size)
+	for range 5 {
+		dev, err := auto.Software(nil)
+		must(t, err)
+		server, err := Listen(t.Context(), "ofi+verbs://127.0.0.1", &Config{Device: dev})
+		opened(t, server, err)
+		client, err := Open(t.Context(), "ofi+verbs://127.0.0.1", withDeviceFor(t, "ofi+verbs", nil))
+		opened(t, client, err)
+		ep := find(t, client, server.Addr())
+		pull := NewRPC[BulkHandle, struct{}]("pull_guesses")
+		local, err := server.Alloc(WriteOnly, size)
+		must(t, err)
+		must(t, pull.Handle(server, func(ctx context.Context, h BulkHandle) (struct{}, error) {
+			_, err := h.On(InfoFrom(ctx).Peer).Pull(ctx, local.Slice(0, h.Len()))
+			return struct{}{}, err
+		}))
+		for _, n := range []int{1 << 20, 1 << 20, size, size, 100_001} {
+			b, err := client.Expose(ReadOnly, data[:n])
+			must(t, err)
+			clear(local.Bytes())
+			if _, err := pull.Call(patient(t), ep, b.Handle()); err != nil || !bytes.Equal(local.Bytes()[:n], data[:n]) {
+				t.Errorf("pull of %d bytes: %v", n, err)
+			}
+			must(t, b.Close())
+		}
+		s := dev.Verbs().Stats()
+		if s["rx_wrong_guesses"] != 0 || s["rx_staged_bytes"] != 0 {
+			t.Errorf("%d guesses were wrong, %d bytes were copied", s["rx_wrong_guesses"], s["rx_staged_bytes"])
+		}
+		// Without guesses an FPDU takes two calls, one for its header and one for its data. A call gets only a part of an FPDU whose rest has not come yet.
+		if s["rx_calls"] >= 2*s["rx_fpdus"] {
+			t.Errorf("%d FPDUs were read by %d system calls", s["rx_fpdus"], s["rx_calls"])
+		}
+		must(t, client.Close())
+		must(t, server.Close())
+		must(t, local.Close())
+		must(t, dev.Close())
+	}
 }
 
 // checkTests fails if there is no test of one of the names: it has another one by now, or is gone. It is a test of its own, because the list of all

@@ -32,7 +32,8 @@ type transport struct {
 	c    *flow.Conn
 	addr netip.AddrPort
 
-	exact bool // a write completes when the peer has it
+	exact bool         // a write completes when the peer has it
+	sink  verbs.Access // rights of the memory to which a read stores its data
 
 	turn chan struct{} // capacity 1: held while a request is under way
 
@@ -77,10 +78,10 @@ func connect(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*tran
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1), stages: make(chan *stage, smallTransfers)}
+	t := &transport{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, sink: verbs.LocalWrite | attr.ReadSink, turn: make(chan struct{}, 1), stages: make(chan *stage, smallTransfers)}
 	t.discard[0] = c.Discard()
 	for range smallTransfers {
-		mr, err := c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
+		mr, err := c.PD().RegMR(make([]byte, copyBelow), t.sink)
 		if err != nil {
 			return nil, errors.Join(&rmem.Error{Op: "dial", Server: t.Server(), Err: err}, t.Close(rmem.ErrClosed))
 		}
@@ -159,7 +160,11 @@ func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64)
 	if len(p) <= copyBelow {
 		return v.small(ctx, op, p, off)
 	}
-	mr, err := v.t.c.PD().RegMR(p, verbs.LocalWrite)
+	access := verbs.LocalWrite
+	if op == verbs.OpRead {
+		access = v.t.sink
+	}
+	mr, err := v.t.c.PD().RegMR(p, access)
 	if err != nil {
 		return 0, err
 	}

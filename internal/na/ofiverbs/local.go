@@ -17,8 +17,8 @@ import (
 
 // locals holds the registrations of this process's memory for the transfers that it starts. acquire chooses one by the first rule that applies:
 //
-//   - The sink of a read over iWARP is registered for its transfer alone, because the peer's device writes it and needs the right to. No
-//     peer has a right to any memory of the other rules.
+//   - The sink of a read that needs the right RemoteWrite (verbs.DeviceAttr.ReadSink: on iWARP devices of package rdmacore) is registered for its transfer
+//     alone. No peer has a right to any memory of the other rules.
 //   - Memory of Alloc is registered once.
 //   - A small piece is copied through a slot of the bounce buffer, because registering memory takes longer than copying it.
 //   - A slice of Go's heap, unless it is larger than the cache, stays registered in the cache. The region pins the slice, so that no other slice

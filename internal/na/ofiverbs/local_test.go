@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -363,10 +365,149 @@ func TestBounceOfCutPieces(t *testing.T) {
 	}
 }
 
-// TestSinkOfIWARP checks that the sink of a read over iWARP is registered for its transfer alone, because the peer's device writes it.
+// sinkDevice is a device of a transport whose reads need rights at their sink. It records the rights of all registrations of size bytes.
+type sinkDevice struct {
+	verbs.DeviceDriver
+	transport verbs.TransportType
+	sink      verbs.Access
+	size      int
+
+	mu      sync.Mutex
+	granted []verbs.Access // +checklocks:mu
+}
+
+func (d *sinkDevice) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.DeviceDriver.Query()
+	attr.Transport, attr.ReadSink = d.transport, d.sink
+	return attr, err
+}
+
+func (d *sinkDevice) AllocPD() (verbs.PDDriver, error) {
+	pd, err := d.DeviceDriver.AllocPD()
+	return &sinkPD{pd, d}, err
+}
+
+type sinkPD struct {
+	verbs.PDDriver
+	dev *sinkDevice
+}
+
+func (p *sinkPD) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
+	if len(r.Bytes) == p.dev.size {
+		p.dev.mu.Lock()
+		p.dev.granted = append(p.dev.granted, access)
+		p.dev.mu.Unlock()
+	}
+	return p.PDDriver.RegMR(r, access)
+}
+
+// take returns the rights of the registrations since the last call.
+func (d *sinkDevice) take() (granted []verbs.Access) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	granted, d.granted = d.granted, nil
+	return granted
+}
+
+// TestSinkRights checks the rights by which the local memory of a put and of a get is registered. The sink has the rights that the device names,
+// on each transport.
+func TestSinkRights(t *testing.T) {
+	const size = 1 << 20
+	software, err := openDevice(t).Query()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		transport  verbs.TransportType
+		sink, want verbs.Access
+	}{
+		"InfiniBand":      {verbs.TransportIB, verbs.LocalWrite, verbs.LocalWrite},
+		"unset":           {verbs.TransportIB, 0, verbs.LocalWrite},
+		"iWARP card":      {verbs.TransportIWARP, verbs.LocalWrite | verbs.RemoteWrite, verbs.LocalWrite | verbs.RemoteWrite},
+		"software device": {software.Transport, software.ReadSink, verbs.LocalWrite},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &sinkDevice{DeviceDriver: memdev.Open(memdev.Config{}), transport: test.transport, sink: test.sink, size: size}
+			dev := verbs.NewDevice(d)
+			t.Cleanup(func() {
+				if err := dev.Close(); err != nil {
+					t.Errorf("close the device: %v", err)
+				}
+			})
+			user, to, r, mem := memoryPair(t, dev, Config{}, size)
+			user.locals.bounce.most = 0
+			d.take()
+			exchange(t, user, to, r, mem, make([]byte, size))
+			if got, want := d.take(), []verbs.Access{0, test.want}; !slices.Equal(got, want) {
+				t.Errorf("memory of a put and of a get is registered with %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestSinkOfSoftwareDevice checks that no peer gets a right to the sink of a read on the software device: the sink of a get is memory of Alloc, or
+// of the cache, as on InfiniBand.
+func TestSinkOfSoftwareDevice(t *testing.T) {
+	const size = 1 << 20
+	user, to, r, mem := memoryPair(t, openDevice(t), Config{}, size)
+	user.locals.bounce.most = 0
+	own, free, err := user.Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, user, to, r, mem, own)
+	if n, _ := user.locals.cachedBytes(); n != 0 {
+		t.Errorf("%d bytes are cached for memory of Alloc", n)
+	}
+	slice := make([]byte, size)
+	exchange(t, user, to, r, mem, slice)
+	if key := (cacheKey{hostmem.Addr(slice), size, verbs.LocalWrite}); !user.locals.has(key) {
+		t.Error("the cache has no registration of the sink with LocalWrite only")
+	}
+	if err := free(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGetGuessesRight checks that no guess at the places of a read response is wrong, when endpoints on two software devices get data over new connections.
+func TestGetGuessesRight(t *testing.T) {
+	const size = 8 << 20
+	for range 10 {
+		dev := openDevice(t)
+		owner, user := openServer(t, Config{Device: openDevice(t)}), openEndpoint(t, Config{Device: dev})
+		mem, local := noise(size), make([]byte, size)
+		_, r := lend(t, owner, user, mem, na.ReadOnly)
+		to := lookup(t, user, owner)
+		for _, n := range []int{1 << 20, 1 << 20, size, 1<<20 + 12345} {
+			clear(local)
+			c := newCall()
+			user.Get(&c.op, to, []na.Fragment{{Remote: r, Local: local[:n]}})
+			if err := c.wait(t, user, to); err != nil || !bytes.Equal(local[:n], mem[:n]) {
+				t.Fatalf("get of %d bytes: %v", n, err)
+			}
+		}
+		s := dev.Stats()
+		if s["rx_wrong_guesses"] != 0 || s["rx_staged_bytes"] != 0 {
+			t.Errorf("%d guesses were wrong, %d bytes were copied", s["rx_wrong_guesses"], s["rx_staged_bytes"])
+		}
+		// Without guesses an FPDU takes two calls, one for its header and one for its data. A call gets only a part of an FPDU whose rest has not come yet.
+		if s["rx_calls"] >= 2*s["rx_fpdus"] {
+			t.Errorf("%d FPDUs were read by %d system calls", s["rx_fpdus"], s["rx_calls"])
+		}
+	}
+}
+
+// TestSinkOfIWARP checks that the sink of a read on an iWARP card is registered for its transfer alone, because peers have the right to write to it.
 func TestSinkOfIWARP(t *testing.T) {
 	const size = 100
-	user, to, r, mem := memoryPair(t, openDevice(t), Config{}, size)
+	d := &sinkDevice{DeviceDriver: memdev.Open(memdev.Config{}), transport: verbs.TransportIWARP, sink: verbs.LocalWrite | verbs.RemoteWrite}
+	dev := verbs.NewDevice(d)
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+	user, to, r, mem := memoryPair(t, dev, Config{}, size)
 	user.locals.bounce.most = size
 	own, free, err := user.Alloc(size)
 	if err != nil {

@@ -106,16 +106,12 @@ func (c *conn) moveLocked(list endings) endings {
 	return list
 }
 
-// sinkAccess returns the rights of local memory in a transfer. On iWARP the device of the peer answers a read by a write, so the sink of a
-// read needs the right of remote writing for as long as the transfer lasts.
+// sinkAccess returns the rights of local memory in a transfer.
 func (e *Endpoint) sinkAccess(put bool) verbs.Access {
-	switch {
-	case put:
+	if put {
 		return 0
-	case e.attr.Transport == verbs.TransportIWARP:
-		return verbs.LocalWrite | verbs.RemoteWrite
 	}
-	return verbs.LocalWrite
+	return verbs.LocalWrite | e.attr.ReadSink
 }
 
 // postMoveLocked posts the next piece of t, which is in fragment f.

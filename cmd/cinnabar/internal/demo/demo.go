@@ -183,7 +183,7 @@ func newSession(dev *verbs.Device, src source) (*session, error) {
 		return nil, err
 	}
 	d := &session{talker: t, src: src, attr: attr}
-	if d.data, err = d.Alloc(roundLen, verbs.LocalWrite); err == nil {
+	if d.data, err = d.Alloc(roundLen, verbs.LocalWrite|attr.ReadSink); err == nil {
 		d.result, err = d.Alloc(wordLen, verbs.LocalWrite)
 	}
 	if err != nil {

@@ -98,6 +98,7 @@ func writeLimits(i *devinfoWriter, a *verbs.DeviceAttr) {
 	}
 	i.device("max_inline_data", "%d", a.MaxInline)
 	i.device("max_private_data", "%d", a.MaxPrivateData)
+	i.device("read_sink", "%s", verbs.LocalWrite|a.ReadSink)
 	i.device("qp_types", "%s", cli.Join(a.QPTypes))
 	i.device("capabilities", "%s", a.Caps)
 }

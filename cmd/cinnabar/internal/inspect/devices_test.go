@@ -29,6 +29,7 @@ func sample() *verbs.DeviceAttr {
 		MaxMRSize: 1 << 32, PageSizeCap: 0xfffff000, MaxQP: 102400, MaxQPWR: 32768, MaxSGE: 6, MaxSGERead: 1, MaxInline: 80,
 		MaxCQ: 102400, MaxCQE: 3276800, MaxMR: 1024000, MaxPD: 102400, MaxQPRDAtom: 128, MaxQPInitRDAtom: 127,
 		MaxSRQ: 102400, MaxSRQWR: 327680, MaxSRQSGE: 6, AtomicCap: verbs.AtomicHCA, MaxPrivateData: 508,
+		ReadSink: verbs.LocalWrite | verbs.RemoteWrite,
 		Ports: []verbs.PortAttr{
 			{
 				Num: 1, State: verbs.PortActive, MaxMTU: 3, ActiveMTU: 3, LinkLayer: "Ethernet", MaxMsgSize: 0xffffffff,
@@ -89,7 +90,7 @@ func TestDevicesEqualC(t *testing.T) {
 // does not know.
 // parity(recorded): V70
 func TestVerboseLinesAreThoseOfC(t *testing.T) {
-	ours := regexp.MustCompile(`^\t(max_inline_data|max_private_data|qp_types|capabilities):`)
+	ours := regexp.MustCompile(`^\t(max_inline_data|max_private_data|read_sink|qp_types|capabilities):`)
 	c, err := os.ReadFile("testdata/siw-devinfo-v.txt")
 	if err != nil {
 		t.Fatal(err)

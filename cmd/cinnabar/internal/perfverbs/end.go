@@ -102,7 +102,7 @@ func (e *side) prepare(receives int) (err error) {
 		return err
 	}
 	e.Regions = append(e.Regions, e.target)
-	if e.source, err = e.Alloc(int(n), verbs.LocalWrite); err != nil {
+	if e.source, err = e.Alloc(int(n), verbs.LocalWrite|e.attr.ReadSink); err != nil {
 		return err
 	}
 	e.sender = sender{qp: e.QP, depth: uint64(e.o.depth)}
