@@ -77,8 +77,9 @@ func Software(log *slog.Logger) (*Device, error) {
 // Open opens the first device with an active port that fits addr. An addr like "ofi+verbs://192.168.1.7:1234" asks for the device with that
 // IP address, "ofi+verbs://eth0" for one with an address of that network interface, "ofi+verbs://mlx5_0" for the device of that name, and
 // "ofi+verbs://mlx5_0/192.168.1.7:1234" for the device that has both. "ofi+verbs" asks for any device. If no device fits, the error names each
-// device and the reason why it does not fit. That error matches [errors.ErrUnsupported], and so does the error of a program that was built
-// without RDMA devices, or of a machine that has none.
+// device and the reason why it does not fit. That error matches [errors.ErrUnsupported], and so does the error if
+// the machine has no RDMA device, its kernel modules do not answer, or the system is not Linux. A card does
+// not fit if the program was built without rdma-core (see package verbs/rdmacore).
 func Open(addr string) (*Device, error) {
 	list, err := candidates()
 	if err != nil {
@@ -99,7 +100,7 @@ type Candidate struct {
 }
 
 // Candidates returns the devices of this machine in the order in which [Open] tries them for addr. It opens and closes each of them. If the
-// program was built without RDMA devices, or the machine has none, it returns the error that Open returns then.
+// machine has none, it returns the error that Open returns then.
 func Candidates(addr string) ([]Candidate, error) {
 	list, err := candidates()
 	if err != nil {

@@ -10,11 +10,11 @@
 //	...
 //	e.Close() // before the device
 //
-// Programs of this module call each other over ofi+verbs on the software device, and tests do so. Two things have not been tried yet: a
-// peer in C (Mercury, Margo) over ofi+verbs, although the bytes follow captures of such peers, and an engine on RDMA hardware. For peers in
-// C use ofi+tcp.
+// Engines on ofi+verbs were tried with each other on the software device and on the kernel's rxe and siw, and with programs of Mercury, Margo and Thallium on
+// rxe. They were not tried on a card yet, because the project has none.
 //
-// [Open] opens a device that the operating system offers: InfiniBand, RoCE or iWARP, in builds that reach them (package verbs/rdmacore).
+// [Open] opens a device that the operating system offers: InfiniBand, RoCE or iWARP. Cards need a build
+// with rdma-core (package verbs/rdmacore).
 // [Software] opens the software device of package verbs/iwarp, which works on every machine. Open never falls back to the software device,
 // because programs in C with an unmodified Mercury cannot reach it. [Use] makes a [Device] of any [verbs.Device].
 package auto

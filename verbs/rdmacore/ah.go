@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -22,7 +22,7 @@ const (
 // ah is an address handle.
 type ah struct {
 	pd    *pd
-	h     handle
+	h     ahHandle
 	users rundown.Guard // counts the datagrams that were posted with it and have not completed; closed by Close
 }
 
@@ -121,14 +121,14 @@ func (d *device) sourceGID(a *verbs.AHAttr) int {
 // released twice.
 type destinations []atomic.Pointer[ah]
 
-// take stores the address handle of wr, which has been checked, at position pos, and returns the handle of its C object.
-func (d destinations) take(pos uint32, wr *verbs.SendWR) (handle, error) {
+// take stores the address handle of wr, which has been checked, at position pos, and returns the handle of its object.
+func (d destinations) take(pos uint32, wr *verbs.SendWR) (h ahHandle, err error) {
 	if d == nil {
-		return 0, nil
+		return h, nil
 	}
 	a := wr.AH.(*ah)
 	if !a.users.Acquire() {
-		return 0, verbs.Errorf("post send", verbs.ErrClosed, "the address handle is closed")
+		return h, verbs.Errorf("post send", verbs.ErrClosed, "the address handle is closed")
 	}
 	d[pos&uint32(len(d)-1)].Store(a)
 	return a.h, nil

@@ -7,13 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacore"
 )
-
-// childSees tells the child which error it is to see.
-const childSees = "CINNABAR_RDMA_SEES"
 
 // TestBadLibraries runs with libraries in the place of rdma-core's that cannot
 // be opened, or lack functions. It needs no device.
@@ -67,14 +66,62 @@ func fakeLibrary(t *testing.T, path, source string) {
 	}
 }
 
-// TestBadNoDevice is for machines as most are.
+// TestBadDriver lacks rdma-core's part of a device's driver.
 // parity(vm): V01
-func TestBadNoDevice(t *testing.T) {
-	if list, err := rdmacore.Devices(); err == nil {
-		t.Skipf("this machine has %s", list[0].Name)
+func TestBadDriver(t *testing.T) {
+	needThrowaway(t)
+	name := testDevice(t)
+	if inChild() != "" {
+		_, err := rdmacore.Devices()
+		wantError(t, err, errors.ErrUnsupported, name, "ibverbs-providers")
+		_, err = rdmacore.Open(name)
+		wantError(t, err, verbs.ErrInvalid, name, "ibverbs-providers")
+		return
 	}
-	_, err := rdmacore.Devices()
-	wantError(t, err, errors.ErrUnsupported, "list RDMA devices")
-	_, err = rdmacore.Open("rxe0")
-	wantError(t, err, nil, "open RDMA device", "`") // the remedy is a command
+	hide(t, "/etc/libibverbs.d")
+	newChild(t, name).finish()
+}
+
+// TestBadLibraryAbsent lacks the library altogether.
+// parity(vm): V01
+func TestBadLibraryAbsent(t *testing.T) {
+	needThrowaway(t)
+	name := testDevice(t)
+	if inChild() != "" {
+		_, err := rdmacore.Open(name)
+		wantError(t, err, errors.ErrUnsupported, "librdmacm.so.1", "install the packages")
+		return
+	}
+	hide(t, libraryPath(t, "librdmacm.so.1"))
+	newChild(t, name).finish()
+}
+
+// libraryPath is where the loader found a library.
+func libraryPath(t *testing.T, name string) string {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if f := strings.Fields(line); len(f) == 6 && strings.HasPrefix(filepath.Base(f[5]), strings.TrimSuffix(name, ".1")) {
+			return filepath.Join(filepath.Dir(f[5]), name)
+		}
+	}
+	t.Fatalf("%s is not loaded", name)
+	return ""
+}
+
+// hide renames a file of the machine until the test ends.
+func hide(t *testing.T, path string) {
+	t.Helper()
+	needThrowaway(t)
+	if err := os.Rename(path, path+".hidden"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Rename(path+".hidden", path); err != nil {
+			t.Error(err)
+		}
+	})
 }

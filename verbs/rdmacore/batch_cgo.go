@@ -13,10 +13,7 @@ import (
 	"cinnabar/verbs"
 )
 
-const (
-	batchSize = int(C.CN_BATCH) // work requests or completions of one crossing
-	batchSGE  = 256             // scatter and gather entries of one crossing
-)
+var _ [batchSize]struct{} = [C.CN_BATCH]struct{}{}
 
 // sendBatch collects send requests for one crossing. It holds no pointers.
 type sendBatch struct {
@@ -28,7 +25,7 @@ type sendBatch struct {
 
 // add takes wr under the token id, to be sent to h if it is a datagram; false
 // means that the batch is full. The request has been checked.
-func (b *sendBatch) add(wr *verbs.SendWR, id uint64, h handle) bool {
+func (b *sendBatch) add(wr *verbs.SendWR, id uint64, h ahHandle) bool {
 	if b.n == batchSize || b.sges+len(wr.SGL) > batchSGE {
 		return false
 	}
@@ -47,16 +44,33 @@ func (b *sendBatch) add(wr *verbs.SendWR, id uint64, h handle) bool {
 	return true
 }
 
+func (r *rawBind) send() C.struct_cn_send {
+	return C.struct_cn_send{
+		id: C.uint64_t(r.token), op: C.uint32_t(verbs.OpBindMW), flags: C.uint32_t(r.flags),
+		bind: C.struct_cn_bind{mw: C.uint64_t(r.mw), mr: C.uint64_t(r.mr), addr: C.uint64_t(r.rng.Addr), len: C.uint64_t(r.rng.Length),
+			access: C.uint32_t(r.access), rkey: C.uint32_t(r.rkey)},
+	}
+}
+
 // bind posts a request that binds a window of type 2. The batch must be empty.
-func (b *sendBatch) bind(qp handle, r *rawBind) error {
+func (b *sendBatch) bind(qp qpHandle, r *rawBind) error {
 	b.wr[0] = r.send()
 	b.n = 1
 	_, err := b.post(qp)
 	return err
 }
 
+// bindType1 posts a request for a window of type 1, for which libibverbs has a function of its own, and sets r.rkey to the key that it has chosen.
+func bindType1(qp qpHandle, r *rawBind) error {
+	var key C.uint32_t
+	wr := r.send()
+	err := result(C.cn_bind_mw1(C.uint64_t(qp), &wr, &key))
+	r.rkey = uint32(key)
+	return err
+}
+
 // post hands the batch to the library, empties it, and returns how many were accepted.
-func (b *sendBatch) post(qp handle) (int, error) {
+func (b *sendBatch) post(qp qpHandle) (int, error) {
 	if b.n == 0 {
 		return 0, nil
 	}
@@ -89,12 +103,17 @@ func (b *recvBatch) add(wr *verbs.RecvWR, id uint64, someEntry bool) bool {
 	return true
 }
 
-// post hands the batch to a queue pair or, shared, to a shared receive queue.
-func (b *recvBatch) post(q handle, shared bool) (int, error) {
+// post hands the batch to a queue pair.
+func (b *recvBatch) post(qp qpHandle) (int, error) { return b.postTo(C.uint64_t(qp), false) }
+
+// postShared hands the batch to a shared receive queue.
+func (b *recvBatch) postShared(srq srqHandle) (int, error) { return b.postTo(C.uint64_t(srq), true) }
+
+func (b *recvBatch) postTo(q C.uint64_t, shared bool) (int, error) {
 	if b.n == 0 {
 		return 0, nil
 	}
-	n := int(C.cn_post_recv(C.uint64_t(q), flag(shared), &b.wr[0], C.int(b.n), &b.sge[0], &b.err))
+	n := int(C.cn_post_recv(q, flag(shared), &b.wr[0], C.int(b.n), &b.sge[0], &b.err))
 	b.n, b.sges = 0, 0
 	return n, postErr(b.err)
 }
@@ -125,17 +144,10 @@ type pollBatch struct {
 }
 
 // poll takes at most n completions off the queue.
-func (b *pollBatch) poll(cq handle, n int) (int, error) {
+func (b *pollBatch) poll(cq cqHandle, n int) (int, error) {
 	got := C.cn_poll_cq(C.uint64_t(cq), &b.wc[0], C.int(min(n, batchSize)))
 	return int(max(got, 0)), result(got)
 }
-
-// Flags of ibv_wc.
-const (
-	wcGRH = 1 << 0
-	wcImm = 1 << 1
-	wcInv = 1 << 3
-)
 
 // token is the id that the i-th completion's request was posted under.
 func (b *pollBatch) token(i int) uint64 { return uint64(b.wc[i].id) }
@@ -143,18 +155,8 @@ func (b *pollBatch) token(i int) uint64 { return uint64(b.wc[i].id) }
 // at converts the i-th completion. Its ID is the token.
 func (b *pollBatch) at(i int) verbs.WC {
 	r := &b.wc[i]
-	wc := verbs.WC{ID: uint64(r.id), Status: verbs.WCStatus(r.status), QPNum: uint32(r.qpn), Vendor: uint32(r.vendor)}
-	if wc.Status != verbs.StatusSuccess {
-		return wc // drivers leave the rest as they find it
-	}
-	wc.Op, wc.Len = verbs.WCOp(r.op), uint32(r.len)
-	wc.SrcQP, wc.SLID, wc.SL, wc.PathBits = uint32(r.src_qp), uint16(r.slid), uint8(r.sl), uint8(r.path_bits)
-	wc.HasGRH, wc.HasImm, wc.HasInv = r.flags&wcGRH != 0, r.flags&wcImm != 0, r.flags&wcInv != 0
-	switch {
-	case wc.HasImm:
-		wc.Imm = uint32(r.imm)
-	case wc.HasInv:
-		wc.InvKey = uint32(r.imm)
-	}
-	return wc
+	return rawWC{
+		ID: uint64(r.id), Status: uint32(r.status), Op: uint32(r.op), Flags: uint32(r.flags), Imm: uint32(r.imm), Len: uint32(r.len), QPN: uint32(r.qpn),
+		SrcQP: uint32(r.src_qp), Vendor: uint32(r.vendor), SLID: uint16(r.slid), SL: uint8(r.sl), PathBits: uint8(r.path_bits),
+	}.wc()
 }

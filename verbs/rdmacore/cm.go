@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -20,10 +20,12 @@ import (
 // cm is the connection manager's event channel of a device.
 type cm struct {
 	dev     *device
-	ch      handle
+	ch      cmChannelHandle
 	watch   *watcher
 	wg      sync.WaitGroup // connections and their ends
 	closing chan struct{}
+	deaf    chan struct{} // closed when the reading of events has failed
+	failed  error         // the cause, set before deaf is closed
 }
 
 func newCM(d *device) (*cm, error) {
@@ -31,7 +33,7 @@ func newCM(d *device) (*cm, error) {
 	if err != nil {
 		return nil, cmError(err)
 	}
-	m := &cm{dev: d, ch: ch, closing: make(chan struct{})}
+	m := &cm{dev: d, ch: ch, closing: make(chan struct{}), deaf: make(chan struct{})}
 	if m.watch, err = watch(fd, m.read); err != nil {
 		cmDestroyChannel(ch)
 		return nil, err
@@ -77,16 +79,20 @@ func (m *cm) rest() []*cmID {
 func (m *cm) read() error {
 	ev, err := cmNext(m.ch)
 	if err != nil {
+		if !errors.Is(err, syscall.EAGAIN) {
+			m.failed = err
+			close(m.deaf)
+		}
 		return err
 	}
 	if ev.typ == rdmacm.EventDeviceRemoval && ev.device == m.dev.name {
 		m.dev.remove()
 	}
-	id := m.dev.findID(ev.ctx)
+	id, request := m.dev.findID(ev.ctx), ev.typ == rdmacm.EventConnectRequest
 	switch {
-	case ev.child != 0 && id != nil && id.listener != nil:
+	case request && id != nil && id.listener != nil:
 		id.listener.request(m.adopt(ev))
-	case ev.child != 0:
+	case request:
 		_ = cmDestroy(ev.child) // the listener is gone; this refuses
 	case id != nil:
 		id.put(ev)
@@ -101,7 +107,7 @@ const cmIDEvents = 16
 // cmID is an identifier of the connection manager.
 type cmID struct {
 	cm       *cm
-	h        handle
+	h        cmHandle
 	serial   uint64
 	events   chan cmEvent
 	listener *listener // set for one that listens
@@ -109,34 +115,48 @@ type cmID struct {
 	once     sync.Once
 }
 
-// register makes the Go side of an identifier and puts it into the device's table.
-func (m *cm) register(l *listener) *cmID {
-	id := &cmID{cm: m, events: make(chan cmEvent, cmIDEvents), listener: l}
+// register puts an identifier, which is complete, into the device's table.
+func (m *cm) register(id *cmID) {
 	m.dev.mu.Lock()
 	defer m.dev.mu.Unlock()
-	id.serial = m.dev.nextSerial()
 	m.dev.ids[id.serial] = id
-	return id
 }
 
-// newID makes an identifier; l is set for one that is to listen.
+// newSerial returns the number for a new identifier.
+func (m *cm) newSerial() uint64 {
+	m.dev.mu.Lock()
+	defer m.dev.mu.Unlock()
+	return m.dev.nextSerial()
+}
+
+// newID makes an identifier; l is set for one that is to listen. It has no events before its first command.
 func (m *cm) newID(op string, l *listener) (*cmID, error) {
-	id := m.register(l)
-	h, err := cmCreate(m.ch, id.serial)
-	if err != nil {
-		id.forget()
-		return nil, &verbs.Error{Op: op, Err: err}
+	id := &cmID{cm: m, serial: m.newSerial(), events: make(chan cmEvent, cmIDEvents), listener: l}
+	var err error
+	if id.h, err = cmCreate(m.ch, id.serial); err != nil {
+		return nil, m.commandError(op, err)
 	}
-	id.h = h
+	m.register(id)
 	return id, nil
+}
+
+// commandError is the error about a command that the connection manager has refused, or about its events, which a command reads too.
+func (m *cm) commandError(op string, err error) error {
+	switch {
+	case m.dev.removal.isGone():
+		return m.dev.removedErr(op)
+	case errors.Is(err, syscall.EACCES):
+		return credentialsError(op, err)
+	}
+	return &verbs.Error{Op: op, Err: err}
 }
 
 // adopt takes over the new identifier of a request. The reader calls it before
 // it reads the next event.
 func (m *cm) adopt(ev cmEvent) *connRequest {
-	id := m.register(nil)
-	id.h = ev.child
+	id := &cmID{cm: m, h: ev.child, serial: m.newSerial(), events: make(chan cmEvent, cmIDEvents)}
 	cmAdopt(id.h, id.serial)
+	m.register(id)
 	local, remote := cmAddrs(id.h)
 	return &connRequest{id: id, local: local, remote: remote, param: ev.param}
 }
@@ -183,6 +203,8 @@ func (id *cmID) wait(ctx context.Context, op string, want ...rdmacm.EventType) (
 			return cmEvent{}, id.cm.dev.removedErr(op)
 		case <-id.cm.closing:
 			return cmEvent{}, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
+		case <-id.cm.deaf:
+			return cmEvent{}, id.cm.commandError(op, id.cm.failed)
 		}
 	}
 }

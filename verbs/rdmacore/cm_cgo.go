@@ -16,43 +16,24 @@ import (
 	"cinnabar/verbs/rdmacm"
 )
 
-// cmParam are connection parameters as they cross the border.
-type cmParam struct {
-	data             []byte
-	qpn              uint32
-	responder, depth uint8
-	retry, rnrRetry  uint8
-	srq              bool
-}
-
-// cmEvent is an event of the connection manager, copied and acknowledged.
-type cmEvent struct {
-	typ    rdmacm.EventType
-	status int    // a negative errno, or the reason of a rejection
-	ctx    uint64 // of the identifier; for a request, of the listener
-	child  handle // of a request: the new identifier
-	param  cmParam
-	device string // of a removal: which one
-}
-
-func cmChannel() (ch handle, fd int, err error) {
+func cmChannel() (ch cmChannelHandle, fd int, err error) {
 	var h C.uint64_t
 	var n C.int
 	err = result(C.cn_cm_channel(&h, &n))
-	return handle(h), int(n), err
+	return cmChannelHandle(h), int(n), err
 }
 
-func cmDestroyChannel(ch handle) { C.cn_cm_destroy_channel(C.uint64_t(ch)) }
+func cmDestroyChannel(ch cmChannelHandle) { C.cn_cm_destroy_channel(C.uint64_t(ch)) }
 
 // cmNext does not block: it fails with EAGAIN when there is no event.
-func cmNext(ch handle) (cmEvent, error) {
+func cmNext(ch cmChannelHandle) (cmEvent, error) {
 	var r C.struct_cn_cm_event
 	if err := result(C.cn_cm_event_get(C.uint64_t(ch), &r)); err != nil {
 		return cmEvent{}, err
 	}
 	p := &r.param
 	ev := cmEvent{
-		typ: rdmacm.EventType(r._type), status: int(r.status), ctx: uint64(r.ctx), child: handle(r.child),
+		typ: rdmacm.EventType(r._type), status: int(r.status), ctx: uint64(r.ctx), child: cmHandle(r.child),
 		param: cmParam{qpn: uint32(p.qpn), responder: uint8(p.responder), depth: uint8(p.depth), retry: uint8(p.retry), rnrRetry: uint8(p.rnr_retry)},
 	}
 	ev.device = C.GoString(&r.device[0])
@@ -62,42 +43,32 @@ func cmNext(ch handle) (cmEvent, error) {
 	return ev, nil
 }
 
-func cmCreate(ch handle, ctx uint64) (handle, error) {
+func cmCreate(ch cmChannelHandle, ctx uint64) (cmHandle, error) {
 	var id C.uint64_t
 	err := result(C.cn_cm_create(C.uint64_t(ch), C.uint64_t(ctx), &id))
-	return handle(id), err
+	return cmHandle(id), err
 }
 
 // cmAdopt gives the identifier of a request a context of its own.
-func cmAdopt(id handle, ctx uint64) { C.cn_cm_adopt(C.uint64_t(id), C.uint64_t(ctx)) }
+func cmAdopt(id cmHandle, ctx uint64) { C.cn_cm_adopt(C.uint64_t(id), C.uint64_t(ctx)) }
 
-func cmDestroy(id handle) error { return result(C.cn_cm_destroy(C.uint64_t(id))) }
+func cmDestroy(id cmHandle) error { return result(C.cn_cm_destroy(C.uint64_t(id))) }
 
-// cmOption is an option of an identifier (RDMA_OPTION_ID_* of rdma_cma.h).
-type cmOption int
-
-const (
-	cmTypeOfService cmOption = iota // RDMA_OPTION_ID_TOS
-	cmReuseAddr                     // RDMA_OPTION_ID_REUSEADDR
-	cmOnlyIPv6                      // RDMA_OPTION_ID_AFONLY: an identifier that is to be bound to :: does not take IPv4 too
-	cmAckTimeout                    // RDMA_OPTION_ID_ACK_TIMEOUT
-)
-
-func cmSetOption(id handle, o cmOption, value int) error {
+func cmSetOption(id cmHandle, o cmOption, value int) error {
 	return result(C.cn_cm_option(C.uint64_t(id), C.int(o), C.int(value)))
 }
 
-func cmBind(id handle, addr netip.AddrPort) error {
+func cmBind(id cmHandle, addr netip.AddrPort) error {
 	a := toAddr(addr)
 	return result(C.cn_cm_bind(C.uint64_t(id), &a))
 }
 
-func cmListen(id handle, backlog int) error {
+func cmListen(id cmHandle, backlog int) error {
 	return result(C.cn_cm_listen(C.uint64_t(id), C.int(backlog)))
 }
 
 // cmResolveAddr looks for a way to the address to. From is the source address, or invalid: the routes choose it.
-func cmResolveAddr(id handle, from, to netip.AddrPort, ms int) error {
+func cmResolveAddr(id cmHandle, from, to netip.AddrPort, ms int) error {
 	a := toAddr(to)
 	if !from.IsValid() {
 		return result(C.cn_cm_resolve_addr(C.uint64_t(id), nil, &a, C.int(ms)))
@@ -106,43 +77,43 @@ func cmResolveAddr(id handle, from, to netip.AddrPort, ms int) error {
 	return result(C.cn_cm_resolve_addr(C.uint64_t(id), &s, &a, C.int(ms)))
 }
 
-func cmResolveRoute(id handle, ms int) error {
+func cmResolveRoute(id cmHandle, ms int) error {
 	return result(C.cn_cm_resolve_route(C.uint64_t(id), C.int(ms)))
 }
 
 // cmDevice returns the name of the device that the identifier is bound to, "" for none.
-func cmDevice(id handle) string {
+func cmDevice(id cmHandle) string {
 	var name [64]C.char
 	C.cn_cm_device(C.uint64_t(id), &name[0], C.int(len(name)))
 	return C.GoString(&name[0])
 }
 
-func cmAddrs(id handle) (local, remote netip.AddrPort) {
+func cmAddrs(id cmHandle) (local, remote netip.AddrPort) {
 	var l, r C.struct_cn_addr
 	C.cn_cm_addrs(C.uint64_t(id), &l, &r)
 	return fromAddr(&l), fromAddr(&r)
 }
 
-func cmConnect(id handle, p cmParam) error {
+func cmConnect(id cmHandle, p cmParam) error {
 	r := toParam(p)
 	return result(C.cn_cm_connect(C.uint64_t(id), &r))
 }
 
-func cmAccept(id handle, p cmParam) error {
+func cmAccept(id cmHandle, p cmParam) error {
 	r := toParam(p)
 	return result(C.cn_cm_accept(C.uint64_t(id), &r))
 }
 
-func cmReject(id handle, data []byte) error {
+func cmReject(id cmHandle, data []byte) error {
 	r := toParam(cmParam{data: data})
 	return result(C.cn_cm_reject(C.uint64_t(id), &r))
 }
 
-func cmEstablish(id handle) error  { return result(C.cn_cm_establish(C.uint64_t(id))) }
-func cmDisconnect(id handle) error { return result(C.cn_cm_disconnect(C.uint64_t(id))) }
+func cmEstablish(id cmHandle) error  { return result(C.cn_cm_establish(C.uint64_t(id))) }
+func cmDisconnect(id cmHandle) error { return result(C.cn_cm_disconnect(C.uint64_t(id))) }
 
 // cmStep moves a queue pair to a state with the attributes that the connection manager has for it.
-func cmStep(id, qp handle, to verbs.QPState, access verbs.Access, responder, depth uint8) error {
+func cmStep(id cmHandle, qp qpHandle, to verbs.QPState, access verbs.Access, responder, depth uint8) error {
 	s := C.struct_cn_step{state: C.uint32_t(to), access: C.uint32_t(access), responder: C.uint8_t(responder), depth: C.uint8_t(depth), min_rnr: minRNRTimer}
 	return result(C.cn_cm_step(C.uint64_t(id), C.uint64_t(qp), &s))
 }
@@ -159,9 +130,6 @@ func toParam(p cmParam) C.struct_cn_param {
 	}
 	return r
 }
-
-// maxPrivateData is the largest length in bytes that struct rdma_conn_param can hold.
-const maxPrivateData = 255
 
 func toAddr(a netip.AddrPort) C.struct_cn_addr {
 	r := C.struct_cn_addr{family: 6, port: C.uint16_t(a.Port())}

@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -19,8 +20,8 @@ var errOverrun error = &verbs.Error{Op: "poll", Kind: verbs.ErrCQOverrun,
 // cq is a completion queue with a completion channel of its own.
 type cq struct {
 	dev     *device
-	h       handle
-	channel handle
+	h       cqHandle
+	channel channelHandle
 	serial  uint64
 	context any
 	watch   *watcher // of the events; it has a goroutine if followed is true
@@ -305,6 +306,31 @@ func (c *cq) Resize(depth int) error {
 		return verbs.Errorf(op, verbs.ErrInvalid, "depth %d; more completions are waiting, or the device allows fewer", depth)
 	}
 	return &verbs.Error{Op: op, Err: err}
+}
+
+// Moderate implements verbs.CQDriver.
+func (c *cq) Moderate(count int, period time.Duration) error {
+	const op = "moderate completion queue"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return verbs.Errorf(op, verbs.ErrClosed, "the completion queue is closed")
+	}
+	switch err := moderateCQ(c.h, count, period); {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP):
+		return verbs.Unsupported(op, "the driver of %s cannot delay events; poll several completions for each event instead", c.dev.name)
+	case errors.Is(err, syscall.EINVAL):
+		return verbs.Errorf(op, verbs.ErrInvalid, "device %s refuses %d completions with a period of %v; choose smaller values", c.dev.name, count, period)
+	default:
+		return &verbs.Error{Op: op, Err: err}
+	}
+}
+
+// SetTimestamps implements verbs.CQDriver.
+func (c *cq) SetTimestamps(bool) error {
+	return verbs.Unsupported("set time stamps", "device %s is polled with ibv_poll_cq, whose completions carry no time; read the clock after CQ.Poll", c.dev.name)
 }
 
 func (c *cq) Depth() int {

@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -17,7 +17,7 @@ import (
 // the others. None is held while a goroutine waits.
 type device struct {
 	name  string
-	ctx   handle
+	ctx   contextHandle
 	ports int
 	attr  verbs.DeviceAttr // without ports; does not change
 	// The longest message of the ports.

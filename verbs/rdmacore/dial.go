@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -138,6 +138,10 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.Co
 
 // setOptions sets the options of the identifier that p asks for.
 func (id *cmID) setOptions(op string, p verbs.ConnParam) error {
+	reuse := 0
+	if p.ReuseSource {
+		reuse = 1
+	}
 	for _, o := range []struct {
 		option cmOption
 		name   string
@@ -145,7 +149,7 @@ func (id *cmID) setOptions(op string, p verbs.ConnParam) error {
 	}{
 		{cmTypeOfService, "type of service", int(p.TypeOfService)},
 		{cmAckTimeout, "acknowledge timeout", int(p.AckTimeout)},
-		{cmReuseAddr, "reuse of the source address", int(flag(p.ReuseSource))},
+		{cmReuseAddr, "reuse of the source address", reuse},
 	} {
 		if o.value == 0 {
 			continue
@@ -181,7 +185,7 @@ func orDefault(v, def, limit int) uint8 {
 }
 
 // toRTS connects the queue pair as the two connection managers have agreed.
-func (q *qp) toRTS(id handle, p cmParam) error {
+func (q *qp) toRTS(id cmHandle, p cmParam) error {
 	for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
 		if err := q.step(id, s, p.responder, p.depth); err != nil {
 			q.giveUp()

@@ -13,7 +13,7 @@ import (
 func Example() {
 	infos, err := rdmacore.Devices()
 	if errors.Is(err, errors.ErrUnsupported) {
-		log.Fatal("this program was built without the tag rdma: ", err)
+		log.Fatal("this machine has no RDMA device that the program can use: ", err)
 	}
 	if err != nil {
 		log.Fatal(err)

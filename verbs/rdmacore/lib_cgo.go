@@ -20,15 +20,29 @@ package rdmacore
 import "C"
 
 import (
+	"errors"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"cinnabar/verbs"
 )
 
-// handle is the address of an object of the C libraries. Go code never dereferences it.
-type handle uint64
+// Handles are addresses of objects of the C libraries. Go code never dereferences them.
+type (
+	contextHandle   uint64 // struct ibv_context
+	pdHandle        uint64 // struct ibv_pd
+	mrHandle        uint64 // struct ibv_mr
+	mwHandle        uint64 // struct ibv_mw
+	channelHandle   uint64 // struct ibv_comp_channel
+	cqHandle        uint64 // struct ibv_cq
+	srqHandle       uint64 // struct ibv_srq
+	qpHandle        uint64 // struct ibv_qp
+	ahHandle        uint64 // struct ibv_ah
+	cmChannelHandle uint64 // struct rdma_event_channel
+	cmHandle        uint64 // struct rdma_cm_id
+)
 
 // result returns the error for rc, the result of a shim function: a negative rc is a negated errno.
 func result(rc C.int) error {
@@ -48,6 +62,16 @@ type loaderError struct {
 func (e *loaderError) Error() string { return e.text }
 func (e *loaderError) Unwrap() error { return e.cause }
 
+// loadError is about libraries that cannot be opened or lack a function.
+func loadError(op string, err error) error {
+	e := &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err,
+		Detail: "the libraries of rdma-core cannot be opened; install the packages libibverbs1, librdmacm1 and ibverbs-providers"}
+	if errors.Is(err, syscall.ENOSYS) {
+		e.Detail = "the libraries of rdma-core are too old; install version 22 of it or a newer one"
+	}
+	return e
+}
+
 // load opens the libraries, once for the process.
 var load = sync.OnceValue(func() error {
 	var text [512]C.char
@@ -57,12 +81,12 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// rawDevice is a device as the library lists it.
-type rawDevice struct {
-	name      string
-	guid      uint64
-	nodeType  int
-	transport int
+// loaded opens the libraries; its error names a missing one.
+func loaded(op string) error {
+	if err := load(); err != nil {
+		return loadError(op, err)
+	}
+	return nil
 }
 
 // maxDevices bounds a listing.
@@ -83,19 +107,19 @@ func listDevices() ([]rawDevice, error) {
 }
 
 // openContext opens a device. asyncFD belongs to the context.
-func openContext(name string) (ctx handle, asyncFD int, err error) {
+func openContext(name string) (ctx contextHandle, asyncFD int, err error) {
 	cname := C.CString(name)
 	defer C.free(unsafe.Pointer(cname))
 	var h C.uint64_t
 	var fd C.int
 	err = result(C.cn_open(cname, &h, &fd))
-	return handle(h), int(fd), err
+	return contextHandle(h), int(fd), err
 }
 
-func closeContext(ctx handle) error { return result(C.cn_close(C.uint64_t(ctx))) }
+func closeContext(ctx contextHandle) error { return result(C.cn_close(C.uint64_t(ctx))) }
 
 // queryDevice returns the limits as the driver gives them, without name, ports and the fields that this package sets.
-func queryDevice(ctx handle) (a verbs.DeviceAttr, ports int, err error) {
+func queryDevice(ctx contextHandle) (a verbs.DeviceAttr, ports int, err error) {
 	var r C.struct_cn_attr
 	if err := result(C.cn_query_device(C.uint64_t(ctx), &r)); err != nil {
 		return a, 0, err
@@ -112,70 +136,23 @@ func queryDevice(ctx handle) (a verbs.DeviceAttr, ports int, err error) {
 	}, int(r.ports), nil
 }
 
-// Flags of device_cap_flags.
-const (
-	deviceMW   = 1 << 17 // IBV_DEVICE_MEM_WINDOW
-	deviceMW2A = 1 << 23 // IBV_DEVICE_MEM_WINDOW_TYPE_2A
-	deviceMW2B = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
-)
-
-// windowCaps returns CapMW1 and CapMW2 as device_cap_flags of ibv_query_device reports them.
-func windowCaps(flags uint64) (c verbs.Caps) {
-	if flags&deviceMW != 0 {
-		c |= verbs.CapMW1
-	}
-	if flags&(deviceMW2A|deviceMW2B) != 0 {
-		c |= verbs.CapMW2
-	}
-	return c
-}
-
-// linkLayers are the names of IBV_LINK_LAYER_*.
-var linkLayers = map[C.uint32_t]string{0: "unspecified", 1: "InfiniBand", 2: linkEthernet}
-
-const linkEthernet = "Ethernet"
-
-func queryPort(ctx handle, num int) (verbs.PortAttr, error) {
+func queryPort(ctx contextHandle, num int) (verbs.PortAttr, error) {
 	var r C.struct_cn_port
 	if err := result(C.cn_query_port(C.uint64_t(ctx), C.int(num), &r)); err != nil {
 		return verbs.PortAttr{}, err
 	}
 	return verbs.PortAttr{
 		Num: uint8(num), State: verbs.PortState(r.state), MaxMTU: verbs.MTU(r.max_mtu), ActiveMTU: verbs.MTU(r.active_mtu),
-		LinkLayer: linkLayers[r.link_layer], MaxMsgSize: uint64(r.max_msg), LID: uint16(r.lid), SMLID: uint16(r.sm_lid),
+		LinkLayer: linkLayers[uint32(r.link_layer)], MaxMsgSize: uint64(r.max_msg), LID: uint16(r.lid), SMLID: uint16(r.sm_lid),
 		PKeys: []uint16{0xffff}, GIDTableLen: int(r.gids),
 	}, nil
-}
-
-// rawGID is an entry of a port's table; netdev is the index of its interface.
-type rawGID struct {
-	GID
-	port   int
-	netdev int
 }
 
 // maxGIDs bounds the entries that are looked at; a table has room for thousands.
 const maxGIDs = 256
 
-// defaultHopLimit is the hop limit that AHAttr.HopLimit 0 stands for.
-const defaultHopLimit = 64
-
-// gidTypes are the kernel's names in sysfs for IBV_GID_TYPE_*.
-var gidTypes = map[C.uint32_t]string{0: "IB/RoCE v1", 1: "IB/RoCE v1", 2: typeRoCE2}
-
-// gidType joins a port's link layer and the kernel's name for the type of an entry.
-func gidType(linkLayer, name string) verbs.GIDType {
-	switch {
-	case name == typeRoCE2:
-		return verbs.GIDRoCE2
-	case linkLayer == linkEthernet:
-		return verbs.GIDRoCE1
-	}
-	return verbs.GIDInfiniBand
-}
-
 // queryGIDs returns the entries of all ports that are set. Older libraries lack the call.
-func queryGIDs(ctx handle) ([]rawGID, error) {
+func queryGIDs(ctx contextHandle) ([]rawGID, error) {
 	raw := make([]C.struct_cn_gid, maxGIDs)
 	n := C.cn_query_gids(C.uint64_t(ctx), &raw[0], maxGIDs)
 	if err := result(n); err != nil {
@@ -184,7 +161,7 @@ func queryGIDs(ctx handle) ([]rawGID, error) {
 	table := make([]rawGID, n)
 	for i := range table {
 		r := &raw[i]
-		table[i] = rawGID{GID: GID{Index: int(r.index), Type: gidTypes[r._type]}, port: int(r.port), netdev: int(r.netdev)}
+		table[i] = rawGID{GID: GID{Index: int(r.index), Type: gidTypes[uint32(r._type)]}, port: int(r.port), netdev: int(r.netdev)}
 		for j, b := range r.raw {
 			table[i].Addr[j] = byte(b)
 		}
@@ -192,68 +169,76 @@ func queryGIDs(ctx handle) ([]rawGID, error) {
 	return table, nil
 }
 
-// rawAsync is an asynchronous event; id is the number that the object was made with, or the port.
-type rawAsync struct {
-	typ verbs.EventType
-	id  uint64
-}
-
 // nextAsync does not block: it fails with EAGAIN when there is no event.
-func nextAsync(ctx handle) (rawAsync, error) {
+func nextAsync(ctx contextHandle) (rawAsync, error) {
 	var r C.struct_cn_async
 	err := result(C.cn_async_get(C.uint64_t(ctx), &r))
 	return rawAsync{verbs.EventType(r._type), uint64(r.id)}, err
 }
 
-func allocPD(ctx handle) (handle, error) {
+func allocPD(ctx contextHandle) (pdHandle, error) {
 	var h C.uint64_t
 	err := result(C.cn_alloc_pd(C.uint64_t(ctx), &h))
-	return handle(h), err
+	return pdHandle(h), err
 }
 
-func deallocPD(h handle) error { return result(C.cn_dealloc_pd(C.uint64_t(h))) }
+func deallocPD(h pdHandle) error { return result(C.cn_dealloc_pd(C.uint64_t(h))) }
 
-// regMR registers memory that its owner keeps in place.
-func regMR(pd handle, addr, size uint64, access verbs.Access) (h handle, lkey, rkey uint32, err error) {
+// regMR registers memory that its owner keeps in place. iova is the address of the first byte in work requests.
+func regMR(pd pdHandle, addr, iova, size uint64, access verbs.Access) (h mrHandle, lkey, rkey uint32, err error) {
 	var mr C.uint64_t
 	var keys [2]C.uint32_t
-	err = result(C.cn_reg_mr(C.uint64_t(pd), C.uint64_t(addr), C.uint64_t(size), C.uint32_t(access), &mr, &keys[0]))
-	return handle(mr), uint32(keys[0]), uint32(keys[1]), err
+	err = result(C.cn_reg_mr(C.uint64_t(pd), C.uint64_t(addr), C.uint64_t(iova), C.uint64_t(size), C.uint32_t(access), &mr, &keys[0]))
+	return mrHandle(mr), uint32(keys[0]), uint32(keys[1]), err
 }
 
-func deregMR(h handle) error { return result(C.cn_dereg_mr(C.uint64_t(h))) }
+// reregMR makes the changes in flags. After an error, lost reports whether the region can only be closed.
+func reregMR(h mrHandle, flags int, pd pdHandle, addr, size uint64, access verbs.Access) (lkey, rkey uint32, lost bool, err error) {
+	var keys [2]C.uint32_t
+	var gone C.int
+	err = result(C.cn_rereg_mr(C.uint64_t(h), C.int(flags), C.uint64_t(pd), C.uint64_t(addr), C.uint64_t(size), C.uint32_t(access), &keys[0], &gone))
+	return uint32(keys[0]), uint32(keys[1]), gone != 0, err
+}
+
+func deregMR(h mrHandle) error { return result(C.cn_dereg_mr(C.uint64_t(h))) }
 
 // createChannel makes a completion channel, which owns fd.
-func createChannel(ctx handle) (ch handle, fd int, err error) {
+func createChannel(ctx contextHandle) (ch channelHandle, fd int, err error) {
 	var h C.uint64_t
 	var n C.int
 	err = result(C.cn_create_channel(C.uint64_t(ctx), &h, &n))
-	return handle(h), int(n), err
+	return channelHandle(h), int(n), err
 }
 
-func destroyChannel(ch handle) error { return result(C.cn_destroy_channel(C.uint64_t(ch))) }
+func destroyChannel(ch channelHandle) error { return result(C.cn_destroy_channel(C.uint64_t(ch))) }
 
-func createCQ(ctx handle, depth int, id uint64, ch handle) (h handle, granted int, err error) {
+func createCQ(ctx contextHandle, depth int, id uint64, ch channelHandle) (h cqHandle, granted int, err error) {
 	var cq C.uint64_t
 	var n C.int
 	err = result(C.cn_create_cq(C.uint64_t(ctx), C.int(depth), C.uint64_t(id), C.uint64_t(ch), &cq, &n))
-	return handle(cq), int(n), err
+	return cqHandle(cq), int(n), err
 }
 
-func resizeCQ(cq handle, depth int) (granted int, err error) {
+func resizeCQ(cq cqHandle, depth int) (granted int, err error) {
 	var n C.int
 	err = result(C.cn_resize_cq(C.uint64_t(cq), C.int(depth), &n))
 	return int(n), err
 }
 
-func destroyCQ(cq handle) error { return result(C.cn_destroy_cq(C.uint64_t(cq))) }
+// moderateCQ rounds period up to microseconds.
+func moderateCQ(cq cqHandle, count int, period time.Duration) error {
+	us := (period + time.Microsecond - 1) / time.Microsecond
+	return result(C.cn_moderate_cq(C.uint64_t(cq), C.uint16_t(count), C.uint16_t(us)))
+}
 
-func armCQ(cq handle, solicitedOnly bool) error {
+func destroyCQ(cq cqHandle) error { return result(C.cn_destroy_cq(C.uint64_t(cq))) }
+
+func armCQ(cq cqHandle, solicitedOnly bool) error {
 	return result(C.cn_arm_cq(C.uint64_t(cq), flag(solicitedOnly)))
 }
 
 // nextCQEvent does not block: it fails with EAGAIN when there is no event.
-func nextCQEvent(ch handle) error { return result(C.cn_cq_event(C.uint64_t(ch))) }
+func nextCQEvent(ch channelHandle) error { return result(C.cn_cq_event(C.uint64_t(ch))) }
 
 func flag(b bool) C.int {
 	if b {
@@ -262,35 +247,20 @@ func flag(b bool) C.int {
 	return 0
 }
 
-func createSRQ(pd handle, id uint64, init *verbs.SRQInit) (h handle, err error) {
+func createSRQ(pd pdHandle, id uint64, init *verbs.SRQInit) (h srqHandle, err error) {
 	var srq C.uint64_t
 	wr, sge := C.uint32_t(init.MaxWR), C.uint32_t(init.MaxSGE)
 	err = result(C.cn_create_srq(C.uint64_t(pd), C.uint64_t(id), &wr, &sge, C.uint32_t(init.Limit), &srq))
-	return handle(srq), err
+	return srqHandle(srq), err
 }
 
-func modifySRQ(h handle, limit int) error {
+func modifySRQ(h srqHandle, limit int) error {
 	return result(C.cn_modify_srq(C.uint64_t(h), C.uint32_t(limit)))
 }
 
-func querySRQ(h handle) (limit int, err error) {
-	var wr, lim C.uint32_t
-	err = result(C.cn_query_srq(C.uint64_t(h), &wr, &lim))
-	return int(lim), err
-}
+func destroySRQ(h srqHandle) error { return result(C.cn_destroy_srq(C.uint64_t(h))) }
 
-func destroySRQ(h handle) error { return result(C.cn_destroy_srq(C.uint64_t(h))) }
-
-// rawQP has the parameters of a new queue pair; createQP returns the granted ones.
-type rawQP struct {
-	pd, sendCQ, recvCQ, srq handle
-	id                      uint64
-	typ                     verbs.QPType
-	signalAll               bool
-	cap                     verbs.QPCap
-}
-
-func createQP(in rawQP) (h handle, num uint32, granted verbs.QPCap, err error) {
+func createQP(in rawQP) (h qpHandle, num uint32, granted verbs.QPCap, err error) {
 	r := C.struct_cn_qp_init{
 		pd: C.uint64_t(in.pd), send_cq: C.uint64_t(in.sendCQ), recv_cq: C.uint64_t(in.recvCQ), srq: C.uint64_t(in.srq),
 		id: C.uint64_t(in.id), _type: C.uint32_t(in.typ), sig_all: C.uint32_t(flag(in.signalAll)),
@@ -304,7 +274,7 @@ func createQP(in rawQP) (h handle, num uint32, granted verbs.QPCap, err error) {
 		MaxSendWR: int(r.send_wr), MaxRecvWR: int(r.recv_wr), MaxSendSGE: int(r.send_sge), MaxRecvSGE: int(r.recv_sge),
 		MaxInline: int(r.inline_size),
 	}
-	return handle(r.qp), uint32(r.num), granted, nil
+	return qpHandle(r.qp), uint32(r.num), granted, nil
 }
 
 // rawPath returns the C form of a, a path to a peer. sgid is the index of the source GID in the port's table.
@@ -326,7 +296,7 @@ func rawPath(a *verbs.AHAttr, sgid int) C.struct_cn_path {
 }
 
 // modifyQP sets the attributes that a.Mask names; sgid is the index of the source GID of a.AH.
-func modifyQP(h handle, a *verbs.QPAttr, sgid int) error {
+func modifyQP(h qpHandle, a *verbs.QPAttr, sgid int) error {
 	r := C.struct_cn_qp_attr{
 		path: rawPath(&a.AH, sgid),
 		mask: C.uint32_t(a.Mask), state: C.uint32_t(a.State), cur_state: C.uint32_t(a.CurState), access: C.uint32_t(a.Access),
@@ -343,7 +313,7 @@ func modifyQP(h handle, a *verbs.QPAttr, sgid int) error {
 	return result(C.cn_modify_qp(C.uint64_t(h), &r))
 }
 
-func queryQP(h handle) (verbs.QPAttr, error) {
+func queryQP(h qpHandle) (verbs.QPAttr, error) {
 	var r C.struct_cn_qp_attr
 	if err := result(C.cn_query_qp(C.uint64_t(h), &r)); err != nil {
 		return verbs.QPAttr{}, err
@@ -376,14 +346,23 @@ func pathAttr(r *C.struct_cn_path) verbs.AHAttr {
 	return a
 }
 
-func destroyQP(h handle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }
+func destroyQP(h qpHandle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }
 
 // createAH creates an address handle of the protection domain pd for the path a. sgid is the index of the source GID.
-func createAH(pd handle, a *verbs.AHAttr, sgid int) (handle, error) {
+func createAH(pd pdHandle, a *verbs.AHAttr, sgid int) (ahHandle, error) {
 	var h C.uint64_t
 	r := rawPath(a, sgid)
 	err := result(C.cn_create_ah(C.uint64_t(pd), &r, &h))
-	return handle(h), err
+	return ahHandle(h), err
 }
 
-func destroyAH(h handle) error { return result(C.cn_destroy_ah(C.uint64_t(h))) }
+func allocMW(pd pdHandle, t verbs.MWType) (mwHandle, uint32, error) {
+	var h C.uint64_t
+	var rkey C.uint32_t
+	err := result(C.cn_alloc_mw(C.uint64_t(pd), C.uint32_t(t), &h, &rkey))
+	return mwHandle(h), uint32(rkey), err
+}
+
+func deallocMW(h mwHandle) error { return result(C.cn_dealloc_mw(C.uint64_t(h))) }
+
+func destroyAH(h ahHandle) error { return result(C.cn_destroy_ah(C.uint64_t(h))) }

@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -129,6 +129,8 @@ func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) 
 		return nil, l.closedErr()
 	case <-l.dev.removal.gone:
 		return nil, l.dev.removedErr("accept")
+	case <-l.dev.cm.deaf:
+		return nil, l.dev.cm.commandError("accept", l.dev.cm.failed)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

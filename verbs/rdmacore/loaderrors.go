@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -22,16 +22,6 @@ import (
 // The errors below are those that users meet on their first day with a device,
 // each with its cause and a remedy.
 
-// loadError is about libraries that cannot be opened or lack a function.
-func loadError(op string, err error) error {
-	e := &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err,
-		Detail: "the libraries of rdma-core cannot be opened; install the packages libibverbs1, librdmacm1 and ibverbs-providers"}
-	if errors.Is(err, syscall.ENOSYS) {
-		e.Detail = "the libraries of rdma-core are too old; install version 22 of it or a newer one"
-	}
-	return e
-}
-
 // noModules is the error text for a kernel that does not answer.
 const noModules = "the kernel's RDMA modules do not answer; load them with `modprobe -a ib_uverbs rdma_ucm`"
 
@@ -40,7 +30,7 @@ func listError(op string, err error) error {
 	return &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err, Detail: noModules}
 }
 
-// whyNone explains a listing that is empty. A device that the kernel has all the
+// whyNone explains a listing that is empty. Without rdma-core the listing is the kernel's own. With it, a device that the kernel has all the
 // same lacks its driver in user space.
 func whyNone() string {
 	if _, err := os.Stat(verbsDir); err != nil {
@@ -71,10 +61,10 @@ func kernelDevices() []string {
 func openError(op, name string, err error) error {
 	file := fileError(deviceFile(name))
 	switch {
-	case file != nil && !errors.Is(err, syscall.ENODEV):
-		return &verbs.Error{Op: op, Detail: name, Err: file}
 	case errors.Is(err, syscall.ENOSYS):
 		return listError(op, err)
+	case file != nil && !errors.Is(err, syscall.ENODEV):
+		return &verbs.Error{Op: op, Detail: name, Err: file}
 	case errors.Is(err, syscall.ENODEV):
 		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err, Detail: "no device is named " + name + "; " + namesThere()}
 	}
@@ -122,6 +112,13 @@ func fileError(path string) error {
 		return fmt.Errorf("there is no %s; load the module with `modprobe -a ib_uverbs rdma_ucm`, or give a container --device=%s: %w", path, fileDir, err)
 	}
 	return nil
+}
+
+// credentialsError is about a command that the kernel refuses with EACCES. It takes commands only from threads with the very credentials by
+// which the device was opened (ib_safe_file_access).
+func credentialsError(op string, err error) error {
+	return &verbs.Error{Op: op, Err: err, Detail: "the kernel refuses the command, because the process has changed its user, its groups or its capabilities " +
+		"since it opened the device; open the device after such a change"}
 }
 
 // cmError is about the connection manager.

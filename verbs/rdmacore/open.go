@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -31,14 +31,6 @@ func Devices() ([]Info, error) {
 		}
 	}
 	return list, nil
-}
-
-// loaded opens the libraries; its error names a missing one.
-func loaded(op string) error {
-	if err := load(); err != nil {
-		return loadError(op, err)
-	}
-	return nil
 }
 
 // Open opens the device of that name, as Devices lists it. Several devices, and
@@ -105,8 +97,10 @@ func (d *device) learn() error {
 	a.Caps = windows | verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm |
 		verbs.CapTypeOfService | verbs.CapAckTimeout // not on iWARP, whose drivers ignore both options without an error
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
+	a.ReadSink = verbs.LocalWrite
 	if a.Transport == verbs.TransportIWARP {
 		a.Caps = windows | verbs.CapActiveFirst
+		a.ReadSink |= verbs.RemoteWrite
 		a.MaxPrivateData = maxMPAData
 		a.AtomicCap = verbs.AtomicNone
 		a.MaxAH = 0

@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -102,7 +102,8 @@ func (q *qp) postMarker() error {
 	}
 	pos := q.sq.head.Load()
 	marker := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled | verbs.Fence} // siw completes writes before reads that were posted earlier
-	q.send.add(&marker, makeToken(kindMarker, q.token.Load(), pos), 0)
+	var none ahHandle
+	q.send.add(&marker, makeToken(kindMarker, q.token.Load(), pos), none)
 	q.sq.skip(pos)
 	q.sq.head.Store(pos + 1)
 	if _, err := q.send.post(q.h); err != nil {
@@ -231,7 +232,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	token := q.token.Load()
 	for n := 0; n < len(wrs); {
 		taken, stop := q.collectRecv(wrs[n:], token)
-		posted, err := q.recv.post(q.h, false)
+		posted, err := q.recv.post(q.h)
 		q.pd.dev.stats.crossings.Add(1)
 		q.pd.dev.stats.recvs.Add(uint64(posted))
 		if err != nil {
@@ -301,6 +302,8 @@ func postError(op string, err error) error {
 		return &verbs.Error{Op: op, Kind: verbs.ErrQueueFull, Err: err}
 	case errors.Is(err, syscall.EINVAL):
 		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err}
+	case errors.Is(err, syscall.EACCES):
+		return credentialsError(op, err)
 	}
 	return &verbs.Error{Op: op, Err: err}
 }

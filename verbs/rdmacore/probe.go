@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -15,7 +15,8 @@ func (d *device) probe() {
 		return
 	}
 	defer func() { _ = deallocPD(pd) }() // it is empty
-	cq, _, err := createCQ(d.ctx, 1, 0, 0)
+	var none channelHandle
+	cq, _, err := createCQ(d.ctx, 1, 0, none)
 	if err != nil {
 		return
 	}

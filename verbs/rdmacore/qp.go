@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -61,7 +61,7 @@ func (r *queue) take(pos uint32) (uint64, verbs.WCOp) {
 // qp is a queue pair: of a reliable or unreliable connection, or of datagrams.
 type qp struct {
 	pd     *pd
-	h      handle
+	h      qpHandle
 	num    uint32
 	serial uint64 // names the queue pair in asynchronous events
 	init   verbs.QPInit

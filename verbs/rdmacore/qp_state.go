@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -239,7 +239,7 @@ func (q *qp) finish(c *conn) {
 }
 
 // step moves the queue pair with the connection manager's attributes.
-func (q *qp) step(id handle, to verbs.QPState, responder, depth uint8) error {
+func (q *qp) step(id cmHandle, to verbs.QPState, responder, depth uint8) error {
 	if err := cmStep(id, q.h, to, q.access(), responder, depth); err != nil {
 		return modifyError("connect", verbs.QPState(q.state.Load()), to, err)
 	}

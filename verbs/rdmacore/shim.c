@@ -36,6 +36,7 @@
 	X(ibv_dealloc_pd, int, (struct ibv_pd *))                                                                     \
 	X(ibv_reg_mr, struct ibv_mr *, (struct ibv_pd *, void *, size_t, int))                                        \
 	X(ibv_reg_mr_iova2, struct ibv_mr *, (struct ibv_pd *, void *, size_t, uint64_t, unsigned int))               \
+	X(ibv_rereg_mr, int, (struct ibv_mr *, int, struct ibv_pd *, void *, size_t, int))                            \
 	X(ibv_dereg_mr, int, (struct ibv_mr *))                                                                       \
 	X(ibv_create_comp_channel, struct ibv_comp_channel *, (struct ibv_context *))                                 \
 	X(ibv_destroy_comp_channel, int, (struct ibv_comp_channel *))                                                 \
@@ -46,7 +47,6 @@
 	X(ibv_ack_cq_events, void, (struct ibv_cq *, unsigned int))                                                   \
 	X(ibv_create_srq, struct ibv_srq *, (struct ibv_pd *, struct ibv_srq_init_attr *))                            \
 	X(ibv_modify_srq, int, (struct ibv_srq *, struct ibv_srq_attr *, int))                                        \
-	X(ibv_query_srq, int, (struct ibv_srq *, struct ibv_srq_attr *))                                              \
 	X(ibv_destroy_srq, int, (struct ibv_srq *))                                                                   \
 	X(ibv_create_qp, struct ibv_qp *, (struct ibv_pd *, struct ibv_qp_init_attr *))                               \
 	X(ibv_modify_qp, int, (struct ibv_qp *, struct ibv_qp_attr *, int))                                           \
@@ -281,15 +281,29 @@ int cn_alloc_pd(uint64_t ctx, uint64_t *pd) {
 
 int cn_dealloc_pd(uint64_t pd) { return code(lib.ibv_dealloc_pd(P(ibv_pd, pd))); }
 
-int cn_reg_mr(uint64_t pd, uint64_t addr, uint64_t len, uint32_t access, uint64_t *mr, uint32_t *keys) {
+int cn_reg_mr(uint64_t pd, uint64_t addr, uint64_t iova, uint64_t len, uint32_t access, uint64_t *mr, uint32_t *keys) {
 	void *p = (void *)(uintptr_t)addr;
 	errno = 0;
 	// As in the header: the older function does not know that optional rights may be ignored.
-	struct ibv_mr *m = access & IBV_ACCESS_OPTIONAL_RANGE ? lib.ibv_reg_mr_iova2(P(ibv_pd, pd), p, len, addr, access)
-							      : lib.ibv_reg_mr(P(ibv_pd, pd), p, len, access);
+	struct ibv_mr *m = access & IBV_ACCESS_OPTIONAL_RANGE || iova != addr
+				   ? lib.ibv_reg_mr_iova2(P(ibv_pd, pd), p, len, iova, access)
+				   : lib.ibv_reg_mr(P(ibv_pd, pd), p, len, access);
 	if (!m)
 		return fail(-1);
 	*mr = H(m);
+	keys[0] = m->lkey;
+	keys[1] = m->rkey;
+	return 0;
+}
+
+int cn_rereg_mr(uint64_t mr, int flags, uint64_t pd, uint64_t addr, uint64_t len, uint32_t access, uint32_t *keys, int *lost) {
+	struct ibv_mr *m = P(ibv_mr, mr);
+	errno = 0;
+	int rc = lib.ibv_rereg_mr(m, flags, P(ibv_pd, pd), (void *)(uintptr_t)addr, len, access);
+	if (rc && rc != IBV_REREG_MR_ERR_DO_FORK_OLD) { // DO_FORK_OLD: the change is made, and only madvise(MADV_DOFORK) of the old memory has failed
+		*lost = rc == IBV_REREG_MR_ERR_CMD || rc == IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW;
+		return fail(rc);
+	}
 	keys[0] = m->lkey;
 	keys[1] = m->rkey;
 	return 0;
@@ -324,6 +338,11 @@ int cn_resize_cq(uint64_t cq, int depth, int *granted) {
 	int rc = code(lib.ibv_resize_cq(P(ibv_cq, cq), depth));
 	*granted = P(ibv_cq, cq)->cqe;
 	return rc;
+}
+
+int cn_moderate_cq(uint64_t cq, uint16_t count, uint16_t period) {
+	struct ibv_modify_cq_attr attr = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {.cq_count = count, .cq_period = period}};
+	return code(ibv_modify_cq(P(ibv_cq, cq), &attr));
 }
 
 int cn_destroy_cq(uint64_t cq) { return code(lib.ibv_destroy_cq(P(ibv_cq, cq))); }
@@ -382,14 +401,6 @@ int cn_create_srq(uint64_t pd, uint64_t id, uint32_t *wr, uint32_t *sge, uint32_
 int cn_modify_srq(uint64_t srq, uint32_t limit) {
 	struct ibv_srq_attr a = {.srq_limit = limit};
 	return code(lib.ibv_modify_srq(P(ibv_srq, srq), &a, IBV_SRQ_LIMIT));
-}
-
-int cn_query_srq(uint64_t srq, uint32_t *wr, uint32_t *limit) {
-	struct ibv_srq_attr a = {0};
-	int rc = code(lib.ibv_query_srq(P(ibv_srq, srq), &a));
-	*wr = a.max_wr;
-	*limit = a.srq_limit;
-	return rc;
 }
 
 int cn_destroy_srq(uint64_t srq) { return code(lib.ibv_destroy_srq(P(ibv_srq, srq))); }

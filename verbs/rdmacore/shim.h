@@ -130,13 +130,16 @@ int cn_async_get(uint64_t ctx, struct cn_async *out);
 
 int cn_alloc_pd(uint64_t ctx, uint64_t *pd);
 int cn_dealloc_pd(uint64_t pd);
-int cn_reg_mr(uint64_t pd, uint64_t addr, uint64_t len, uint32_t access, uint64_t *mr, uint32_t *keys);
+int cn_reg_mr(uint64_t pd, uint64_t addr, uint64_t iova, uint64_t len, uint32_t access, uint64_t *mr, uint32_t *keys);
+// cn_rereg_mr sets lost if it fails and the region can only be closed.
+int cn_rereg_mr(uint64_t mr, int flags, uint64_t pd, uint64_t addr, uint64_t len, uint32_t access, uint32_t *keys, int *lost);
 int cn_dereg_mr(uint64_t mr);
 
 int cn_create_channel(uint64_t ctx, uint64_t *ch, int *fd);
 int cn_destroy_channel(uint64_t ch);
 int cn_create_cq(uint64_t ctx, int depth, uint64_t id, uint64_t ch, uint64_t *cq, int *granted);
 int cn_resize_cq(uint64_t cq, int depth, int *granted);
+int cn_moderate_cq(uint64_t cq, uint16_t count, uint16_t period); // period in microseconds
 int cn_destroy_cq(uint64_t cq);
 int cn_arm_cq(uint64_t cq, int solicited);
 int cn_cq_event(uint64_t ch);
@@ -144,7 +147,6 @@ int cn_poll_cq(uint64_t cq, struct cn_wc *out, int n);
 
 int cn_create_srq(uint64_t pd, uint64_t id, uint32_t *wr, uint32_t *sge, uint32_t limit, uint64_t *srq);
 int cn_modify_srq(uint64_t srq, uint32_t limit);
-int cn_query_srq(uint64_t srq, uint32_t *wr, uint32_t *limit);
 int cn_destroy_srq(uint64_t srq);
 
 int cn_create_qp(struct cn_qp_init *init);

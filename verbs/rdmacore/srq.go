@@ -1,4 +1,4 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
 
@@ -13,7 +13,7 @@ import (
 // in any order, so that they have slots instead of positions.
 type srq struct {
 	pd     *pd
-	h      handle
+	h      srqHandle
 	serial uint64
 	init   verbs.SRQInit
 	limit  atomic.Int64
@@ -79,6 +79,9 @@ func (s *srq) forget() {
 func (s *srq) release(slot uint32) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if uint64(slot) >= uint64(len(s.ids)) {
+		return 0 // the completion names no request of this queue
+	}
 	s.free = append(s.free, slot)
 	return s.ids[slot]
 }
@@ -96,7 +99,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	}
 	for n := 0; n < len(wrs); {
 		taken, stop := s.collect(wrs[n:])
-		posted, err := s.batch.post(s.h, true)
+		posted, err := s.batch.postShared(s.h)
 		s.pd.dev.stats.crossings.Add(1)
 		s.pd.dev.stats.recvs.Add(uint64(posted))
 		if err != nil {

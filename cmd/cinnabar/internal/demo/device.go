@@ -34,7 +34,7 @@ func firstUsable(list []cli.Device) (dev *verbs.Device, why string) {
 	if len(list) == 0 {
 		_, err := rdmacore.Devices()
 		if errors.Is(err, errors.ErrUnsupported) {
-			return nil, "this build has no RDMA hardware support; see docs/real-hardware.md"
+			return nil, "this machine has no RDMA device that this program can use; see docs/real-hardware.md"
 		}
 		if err != nil {
 			return nil, cli.OneLine(err)

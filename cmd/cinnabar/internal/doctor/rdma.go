@@ -304,6 +304,10 @@ func writeOver(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error
 			err = errors.Join(err, c.Close())
 		}
 	}()
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
@@ -314,7 +318,7 @@ func writeOver(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error
 		return err
 	}
 	open = append(open, cq)
-	from, err := pd.AllocMR(writtenSize, verbs.LocalWrite)
+	from, err := pd.AllocMR(writtenSize, verbs.LocalWrite|attr.ReadSink)
 	if err != nil {
 		return err
 	}

@@ -1,18 +1,13 @@
-//go:build rdma && linux && cgo
+//go:build linux
 
 package rdmacore
-
-/*
-#include "shim.h"
-*/
-import "C"
 
 import "cinnabar/verbs"
 
 // mw is a memory window.
 type mw struct {
 	pd  *pd
-	h   handle
+	h   mwHandle
 	typ verbs.MWType
 
 	// Guarded by pd.mu, which is also held while the library uses its object of the window, because a completion may let the program close the window
@@ -32,14 +27,13 @@ func (p *pd) AllocMW(t verbs.MWType) (verbs.MemoryWindow, error) {
 	if !p.adopt() {
 		return nil, verbs.Errorf(op, verbs.ErrClosed, "the protection domain is closed")
 	}
-	var h C.uint64_t
-	var rkey C.uint32_t
-	if err := result(C.cn_alloc_mw(C.uint64_t(p.h), C.uint32_t(t), &h, &rkey)); err != nil {
+	h, rkey, err := allocMW(p.h, t)
+	if err != nil {
 		p.children.Add(-1)
 		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	p.windows.Add(1)
-	return &mw{pd: p, h: handle(h), typ: t, rkey: uint32(rkey)}, nil
+	return &mw{pd: p, h: h, typ: t, rkey: rkey}, nil
 }
 
 func (w *mw) Type() verbs.MWType { return w.typ }
@@ -56,7 +50,7 @@ func (w *mw) Close() error {
 	if w.closed {
 		return nil
 	}
-	if err := w.pd.dev.released(result(C.cn_dealloc_mw(C.uint64_t(w.h)))); err != nil {
+	if err := w.pd.dev.released(deallocMW(w.h)); err != nil {
 		return &verbs.Error{Op: "close memory window", Err: err}
 	}
 	w.closed = true
@@ -91,18 +85,11 @@ func (q *qp) checkBind(wr *verbs.SendWR) error {
 type rawBind struct {
 	token  uint64
 	flags  verbs.SendFlags
-	mw, mr handle
+	mw     mwHandle
+	mr     mrHandle
 	rng    verbs.SGE
 	access verbs.Access
 	rkey   uint32 // the new key
-}
-
-func (r *rawBind) send() C.struct_cn_send {
-	return C.struct_cn_send{
-		id: C.uint64_t(r.token), op: C.uint32_t(verbs.OpBindMW), flags: C.uint32_t(r.flags),
-		bind: C.struct_cn_bind{mw: C.uint64_t(r.mw), mr: C.uint64_t(r.mr), addr: C.uint64_t(r.rng.Addr), len: C.uint64_t(r.rng.Length),
-			access: C.uint32_t(r.access), rkey: C.uint32_t(r.rkey)},
-	}
 }
 
 // collectBind is collect for wr, an OpBindMW that has been checked, behind i requests in the batch. The request crosses alone, because drivers take the
@@ -150,12 +137,3 @@ func (q *qp) collectBind(i int, wr *verbs.SendWR, pos uint32, token uint64) (tak
 
 // nextKey returns the key of the next binding: its last octet belongs to the program, and the rest to the device (ibv_inc_rkey).
 func nextKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
-
-// bindType1 posts a request for a window of type 1, for which libibverbs has a function of its own, and sets r.rkey to the key that it has chosen.
-func bindType1(qp handle, r *rawBind) error {
-	var key C.uint32_t
-	wr := r.send()
-	err := result(C.cn_bind_mw1(C.uint64_t(qp), &wr, &key))
-	r.rkey = uint32(key)
-	return err
-}
