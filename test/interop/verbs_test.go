@@ -11,7 +11,7 @@ import (
 // verbsEnv names the address of an RDMA device that both sides use, such as ofi+verbs://10.9.0.1.
 const verbsEnv = "CINNABAR_INTEROP_VERBS"
 
-// TestVerbs runs over an RDMA device what other tests run over TCP. It needs the build tag rdma, a device of InfiniBand or RoCE, because
+// TestVerbs runs over an RDMA device what other tests run over TCP. It needs a device of InfiniBand or RoCE (a card needs the build tag rdma), because
 // Mercury refuses those of iWARP, and a libfabric with the verbs provider; test/rdmavm/interop provides them.
 // parity(peer): N01 H125
 func TestVerbs(t *testing.T) {

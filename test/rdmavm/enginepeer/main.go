@@ -69,7 +69,7 @@ func program(ctx context.Context, args []string, out io.Writer) error {
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("enginepeer", flag.ContinueOnError)
 	f.StringVar(&o.address, "address", "", "address to listen on: ofi+verbs://10.9.0.1:7000")
-	f.StringVar(&o.device, "device", "", "a real device; needs the build tag rdma")
+	f.StringVar(&o.device, "device", "", "a real device; a card needs the build tag rdma")
 	f.StringVar(&o.to, "to", "", "address of the server; without it the program is the server")
 	f.StringVar(&o.kill, "kill", "", "the phase in which the server kills itself")
 	f.StringVar(&o.die, "die", "", "the phase in which this process kills itself")

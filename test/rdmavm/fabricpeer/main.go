@@ -49,7 +49,7 @@ func parse(args []string) (o options, err error) {
 	address := f.String("address", "", "IPv4 address to listen on")
 	connect := f.String("connect", "", "IPv4 address of the server; without it the program is the server")
 	f.UintVar(&o.control, "control", 47592, "TCP port of the server's control connection")
-	f.StringVar(&o.device, "device", "", "a real device; needs the build tag rdma")
+	f.StringVar(&o.device, "device", "", "a real device; a card needs the build tag rdma")
 	f.IntVar(&o.size, "size", 64, "bytes of a message")
 	f.IntVar(&o.count, "count", 10, "messages of each side")
 	f.IntVar(&o.corrupt, "corrupt", -1, "number of the message to send with a wrong byte, from 0 on")

@@ -52,7 +52,7 @@ func parse(args []string) (o options, err error) {
 	f.Uint64Var(&o.count, "n", 10000, "messages; the client says")
 	f.Uint64Var(&o.seed, "r", 1, "seed; the client says")
 	f.StringVar(&o.bad, "b", "", "violate the server's rights instead: write-key, read-key, write-range, send-long")
-	f.StringVar(&o.device, "device", "", "a real device; needs the build tag rdma")
+	f.StringVar(&o.device, "device", "", "a real device; a card needs the build tag rdma")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
