@@ -16,7 +16,7 @@ const (
 	defaultDepth = 16   // outstanding reads and atomics that are asked for if the program does not say
 	defaultRetry = 7
 	// maxMPAData is the private data in bytes that iWARP's connection managers carry:
-	// siw counts the 4 octets of RFC 6581's IRD and ORD with it, in 8 bits (siw_send_mpareqrep).
+	// siw counts the 4 bytes of RFC 6581's IRD and ORD with it, in 8 bits (siw_send_mpareqrep).
 	maxMPAData = 251
 )
 

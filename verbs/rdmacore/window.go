@@ -135,5 +135,5 @@ func (q *qp) collectBind(i int, wr *verbs.SendWR, pos uint32, token uint64) (tak
 	return 1, nil
 }
 
-// nextKey returns the key of the next binding: its last octet belongs to the program, and the rest to the device (ibv_inc_rkey).
+// nextKey returns the key of the next binding: its last byte belongs to the program, and the rest to the device (ibv_inc_rkey).
 func nextKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }

@@ -65,7 +65,7 @@ const (
 	storageSize      = 128
 )
 
-// maxPrivateData is the largest length in bytes that the structures can hold, because the length is an octet.
+// maxPrivateData is the largest length in bytes that the structures can hold, because the length is one byte.
 const maxPrivateData = 255
 
 // request is a command as write(2) takes it: struct rdma_ucm_cmd_hdr, then the structure of the command. Offsets count in the latter.

@@ -146,7 +146,7 @@ func TestParseEvent(t *testing.T) {
 	if p.QPN != want.QPN || p.Responder != 3 || p.Depth != 4 || p.Retry != 5 || p.RNRRetry != 6 || !p.SRQ {
 		t.Errorf("parameters %+v", p)
 	}
-	b[284] = 255 // the longest that the octet can say
+	b[284] = 255 // the longest that the byte can say
 	if ev := parseEvent(b); len(ev.param.Data) != 255 || !bytes.Equal(ev.param.Data, b[28:28+255]) {
 		t.Errorf("private data of %d bytes", len(ev.param.Data))
 	}
@@ -245,7 +245,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-func TestOctetOptions(t *testing.T) {
+func TestByteOptions(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 // Options of an identifier: RDMA_OPTION_ID_* of rdma/rdma_user_cm.h.
 const (
-	OptionTypeOfService = 0 // an octet, in the IP packets of the connection
+	OptionTypeOfService = 0 // one byte, in the IP packets of the connection
 	OptionReuseAddr     = 1 // not 0: the address may be bound although another identifier has it
 	OptionOnlyIPv6      = 2 // not 0: an identifier that is to be bound to :: does not take IPv4 too
 	OptionAckTimeout    = 3 // 4.096 µs * 2^value; 0 lets the connection manager choose
@@ -94,7 +94,7 @@ func (id *ID) SetOption(option, value int) error {
 	v := make([]byte, 4)
 	order.PutUint32(v, uint32(value))
 	if option == OptionTypeOfService || option == OptionAckTimeout {
-		v = []byte{uint8(value)} // the kernel takes an octet for these and an int for the others
+		v = []byte{uint8(value)} // the kernel takes one byte for these and an int for the others
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()

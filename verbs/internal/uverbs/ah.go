@@ -36,13 +36,13 @@ func createAHRequest(p *PD, path *Path) *request {
 // ahAttr appends struct ib_uverbs_ah_attr.
 func (r *request) ahAttr(p *Path) *request {
 	r.raw(p.DGID[:]...).u32(p.FlowLabel).raw(p.SGIDIndex, p.HopLimit, p.TrafficClass, 0)
-	return r.u16(p.DLID).raw(p.SL, p.PathBits, 0, octet(p.Global), p.Port, 0)
+	return r.u16(p.DLID).raw(p.SL, p.PathBits, 0, boolByte(p.Global), p.Port, 0)
 }
 
 // qpDest appends struct ib_uverbs_qp_dest.
 func (r *request) qpDest(p *Path) *request {
 	r.raw(p.DGID[:]...).u32(p.FlowLabel).u16(p.DLID, 0)
-	return r.raw(p.SGIDIndex, p.HopLimit, p.TrafficClass, p.SL, p.PathBits, 0, octet(p.Global), p.Port)
+	return r.raw(p.SGIDIndex, p.HopLimit, p.TrafficClass, p.SL, p.PathBits, 0, boolByte(p.Global), p.Port)
 }
 
 func parseDest(b []byte) Path {
@@ -52,7 +52,7 @@ func parseDest(b []byte) Path {
 	}
 }
 
-func octet(b bool) byte {
+func boolByte(b bool) byte {
 	if b {
 		return 1
 	}

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawPayload is how many octets a doorbell may make the kernel move so that the system call
+// rawPayload is the largest number of bytes that a doorbell may make the kernel move if the system call
 // is made without telling Go's scheduler. The kernel moves them within the call, and another
 // goroutine should get the processor, and the garbage collector its turn, when that takes long.
 const rawPayload = 4 << 10
 
-// longPayload stands for an unknown number of octets.
+// longPayload stands for an unknown number of bytes.
 const longPayload = 1 << 62
 
 // doorbell is a command that is written often: struct ib_uverbs_post_send without
@@ -57,7 +57,7 @@ func (d *doorbell) notify(solicited bool) error {
 	return d.ring(0) // nothing moves
 }
 
-// ring writes the command. payload is how many octets the kernel may move in the call: those of the
+// ring writes the command. payload is the number of bytes that the kernel may move in the call: those of the
 // requests that are posted now, or longPayload if earlier ones may be waiting.
 func (d *doorbell) ring(payload uint64) error {
 	if payload > rawPayload {

@@ -21,7 +21,7 @@ const (
 	methodQueryGIDTable   = 5
 	methodAllocAsyncEvent = 0
 
-	attrCoreSupport = 1      // of methodGetContext: 8 octets
+	attrCoreSupport = 1      // of methodGetContext: 8 bytes
 	attrAsyncFD     = 0      // of methodAllocAsyncEvent
 	attrDriverOut   = 0x1001 // UVERBS_ATTR_UHW_OUT
 
@@ -71,10 +71,10 @@ func (c ioctlCmd) attr(id, length, flags uint16, data uint64) ioctlCmd {
 	return c
 }
 
-// value appends an attribute that carries 8 octets in itself.
+// value appends an attribute that carries 8 bytes in itself.
 func (c ioctlCmd) value(id uint16, v uint64) ioctlCmd { return c.attr(id, 8, attrMandatory, v) }
 
-// output appends an attribute whose octets the kernel writes to b, which is not empty. Pin keeps b in place, because
+// output appends an attribute whose bytes the kernel writes to b, which is not empty. Pin keeps b in place, because
 // the kernel knows the address only.
 func (c ioctlCmd) output(id, flags uint16, b []byte, pin *runtime.Pinner) ioctlCmd {
 	pin.Pin(&b[0])

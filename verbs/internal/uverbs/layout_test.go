@@ -16,7 +16,7 @@ import (
 //go:embed testdata/layout.txt
 var goldenFile string
 
-// golden returns the octets of testdata/layout.txt by their names.
+// golden returns the bytes of testdata/layout.txt by their names.
 func golden(t *testing.T) map[string][]byte {
 	t.Helper()
 	if native.Uint16([]byte{1, 0}) != 1 {
@@ -24,8 +24,8 @@ func golden(t *testing.T) map[string][]byte {
 	}
 	m := map[string][]byte{}
 	for line := range strings.Lines(goldenFile) {
-		if name, octets, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
-			m[name] = get[[]byte](t)(hex.DecodeString(octets))
+		if name, digits, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
+			m[name] = get[[]byte](t)(hex.DecodeString(digits))
 		}
 	}
 	return m

@@ -30,7 +30,7 @@ type MR struct {
 	LKey, RKey uint32
 }
 
-// RegMR registers size octets at addr, which peers address from iova on. The caller
+// RegMR registers size bytes at addr, which peers address from iova on. The caller
 // keeps the memory mapped until Close. Optional rights (IBV_ACCESS_OPTIONAL_RANGE) are
 // left out where the kernel does not know that they are optional.
 func (p *PD) RegMR(addr, iova, size uint64, access uint32) (*MR, error) {

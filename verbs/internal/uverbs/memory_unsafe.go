@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sizeOf is how many octets a T takes in memory.
+// sizeOf returns the number of bytes that a T takes in memory.
 func sizeOf[T any]() uint64 {
 	var v T
 	return uint64(unsafe.Sizeof(v))
 }
 
-// view views n values of T, which has no pointers, at the start of mem, which is aligned to 8 octets; false if mem has no
+// view views n values of T, which has no pointers, at the start of mem, which is aligned to 8 bytes; false if mem has no
 // room for them. They keep mem alive if it is memory of Go.
 func view[T any](mem []byte, n uint32) ([]T, bool) {
 	if uint64(n)*sizeOf[T]() > uint64(len(mem)) {
@@ -25,17 +25,17 @@ func view[T any](mem []byte, n uint32) ([]T, bool) {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), n), true
 }
 
-// word views the 4 octets at an offset of mem, a multiple of 4.
+// word views the 4 bytes at an offset of mem, a multiple of 4.
 func word(mem []byte, at int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))
 }
 
-// sgeOctets views entries as octets; there is at least one.
-func sgeOctets(list []SGE) []byte {
+// sgeBytes views entries as bytes; there is at least one.
+func sgeBytes(list []SGE) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&list[0])), len(list)*sgeSize)
 }
 
-// memory views n octets at addr, which the caller of a post vouches for. n is not 0.
+// memory views n bytes at addr, which the caller of a post vouches for. n is not 0.
 func memory(addr uint64, n uint32) []byte {
 	p := uintptr(addr)
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// take does what the kernel does to take an element of a queue of siw: it clears the flags alone, which are the first two octets.
+// take does what the kernel does to take an element of a queue of siw: it clears the flags alone, which are the first two bytes.
 func take(head *atomic.Uint32) { *(*uint16)(unsafe.Pointer(head)) = 0 }
 
 // TestSiwSizes compares the structs with those of a C compiler.

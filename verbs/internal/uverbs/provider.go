@@ -31,7 +31,7 @@ type provider interface {
 	openAH(ah *AH, resp []byte) error
 }
 
-// respSizes are the octets of the driver's parts of responses, multiples of 4.
+// respSizes are the sizes of the driver's parts of responses in bytes, multiples of 4.
 type respSizes struct {
 	context, mr, cq, resizeCQ, srq, qp, ah int
 }

@@ -61,7 +61,7 @@ func createQPRequest(p *PD, init *QPInit, respSize int) (*request, error) {
 	r := newRequest(cmdCreateQP, respSize+p.ctx.prov.sizes().qp).u64(init.ID)
 	r.u32(p.handle, init.SendCQ.handle, init.RecvCQ.handle, srq)
 	r.u32(uint32(init.MaxSendWR), uint32(init.MaxRecvWR), uint32(init.MaxSendSGE), uint32(init.MaxRecvSGE), uint32(init.MaxInline))
-	return r.raw(octet(init.SignalAll), byte(init.Type), octet(init.SRQ != nil), 0), nil
+	return r.raw(boolByte(init.SignalAll), byte(init.Type), boolByte(init.SRQ != nil), 0), nil
 }
 
 func (q *QP) destroy() error {
@@ -149,7 +149,7 @@ func (q *QP) BindMW1(wr *SendWR) (uint32, error) {
 	return bind.MW.RKey, nil
 }
 
-// nextKey changes the octet of a key that programs choose, as ibv_inc_rkey does.
+// nextKey changes the byte of a key that programs choose, as ibv_inc_rkey does.
 func nextKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
 // Close ends the queue pair. After an error it is as before.

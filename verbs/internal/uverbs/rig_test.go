@@ -295,7 +295,7 @@ func (r *rig) fill(at, n int, seed byte) {
 func (r *rig) equal(a, b, n int) {
 	r.t.Helper()
 	if string(r.mem[a:a+n]) != string(r.mem[b:b+n]) {
-		r.t.Fatalf("%d octets at %d and %d differ", n, a, b)
+		r.t.Fatalf("%d bytes at %d and %d differ", n, a, b)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 // nothing that stands there leads out of the mapping.
 type rxeQueue struct {
 	mem  []byte // nil: it is not mapped
-	data []byte // (mask+1) << shift octets of mem
+	data []byte // (mask+1) << shift bytes of mem
 	// The ends: the producer's index and the consumer's.
 	producer, consumer *atomic.Uint32
 	mask, own          uint32
@@ -32,7 +32,7 @@ type rxeQueue struct {
 }
 
 // mapRxeQueue maps a queue that struct mminfo describes, whose elements have at least elem
-// octets. The kernel describes a queue that it has not made by zeros.
+// bytes. The kernel describes a queue that it has not made by zeros.
 func mapRxeQueue(fd int, info []byte, elem int) (rxeQueue, error) {
 	offset, size := native.Uint64(info), native.Uint32(info[8:])
 	if size == 0 {

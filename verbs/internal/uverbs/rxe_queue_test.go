@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// plainQueue makes a queue in plain memory: 1<<logSlots elements of 1<<shift octets.
+// plainQueue makes a queue in plain memory: 1<<logSlots elements of 1<<shift bytes.
 func plainQueue(t *testing.T, logSlots, shift uint32) rxeQueue {
 	t.Helper()
 	mem := aligned(rxeDataAt + 1<<(logSlots+shift))

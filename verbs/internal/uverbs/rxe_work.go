@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Where struct rxe_send_wqe has its fields. The first 144 octets are struct rxe_send_wr.
+// Where struct rxe_send_wqe has its fields. The first 144 bytes are struct rxe_send_wr.
 const (
 	rxeOpcodeAt = 12
 	rxeFlagsAt  = 16
@@ -80,7 +80,7 @@ func putRxeRecv(b []byte, id uint64, list []SGE) {
 	native.PutUint64(b[0:], id)
 	putRxeDMA(b[rxeRecvDMAAt:], uint32(totalLength(list)), uint32(len(list)))
 	if len(list) > 0 {
-		copy(b[rxeRecvSize:], sgeOctets(list))
+		copy(b[rxeRecvSize:], sgeBytes(list))
 	}
 }
 
@@ -170,7 +170,7 @@ func (r *rxeQP) postSend(wrs []SendWR, sges []SGE) (int, error) {
 	return n, err
 }
 
-// putSend writes a request at the end of the queue. length is how many octets the
+// putSend writes a request at the end of the queue. length is the number of bytes that the
 // kernel moves while it starts the request.
 func (r *rxeQP) putSend(wr *SendWR, sges []SGE) (length uint64, err error) {
 	list, ok := entries(sges, wr.First, wr.Num, r.qp.Cap.MaxSendSGE)
@@ -191,18 +191,18 @@ func (r *rxeQP) putSend(wr *SendWR, sges []SGE) (length uint64, err error) {
 		if wr.Flags&sendInline != 0 {
 			gatherInline(b[rxeSendSize:], list)
 		} else {
-			copy(b[rxeSendSize:], sgeOctets(list))
+			copy(b[rxeSendSize:], sgeBytes(list))
 		}
 	}
 	if wr.Op == opRead {
-		length = 0 // the octets come later
+		length = 0 // the bytes come later
 	}
 	return length, nil
 }
 
 // valid checks what validate_send_wr of the C library's provider checks, and what would
 // otherwise lead the kernel astray: opcodes that it has no table entry for, datagrams
-// without an address, inline data where entries tell where octets go to.
+// without an address, inline data where entries tell where bytes go to.
 func (r *rxeQP) valid(wr *SendWR, length uint64) bool {
 	inline := wr.Flags&sendInline != 0
 	if length > maxMessage || inline && length > uint64(r.qp.Cap.MaxInline) {

@@ -190,7 +190,7 @@ func (q *siwSQ) fill(e *siwSQE, wr *SendWR, sges []SGE) (uint64, error) {
 	case inline && payload > siwMaxInline:
 		return 0, syscall.EINVAL
 	case inline:
-		gatherInline(sgeOctets(e.sge[1:]), list)
+		gatherInline(sgeBytes(e.sge[1:]), list)
 		e.sge[0] = SGE{Length: uint32(payload)} // the kernel fills in the address
 	case op == siwOpRead:
 		e.sge[0] = SGE{} // the kernel takes one always

@@ -89,7 +89,7 @@ type QPAttr struct {
 	RdAtomic, DestRdAtomic, SQDNotify      uint8
 }
 
-// QPCap are the sizes of a queue pair: requests, entries of a request, octets of inline data.
+// QPCap are the sizes of a queue pair: requests, entries of a request, bytes of inline data.
 type QPCap struct {
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
 }

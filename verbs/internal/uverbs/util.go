@@ -17,7 +17,7 @@ func entries(sges []SGE, first, num, limit int) ([]SGE, bool) {
 // sgeSize is struct ibv_sge's; SGE is laid out alike.
 const sgeSize = 16
 
-// totalLength adds up the lengths of entries, in octets.
+// totalLength adds up the lengths of entries, in bytes.
 func totalLength(list []SGE) (n uint64) {
 	for i := range list {
 		n += uint64(list[i].Length)
