@@ -64,8 +64,9 @@ var layers = map[string]row{
 	"internal/crc32c":      {modules: []string{modSys}},
 	"internal/testproc":    {},
 	"internal/hostmem":     {code: []string{"internal/invariants"}, test: []string{"internal/testproc"}, modules: []string{modSys}},
-	"internal/sockio":      {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/sockio":      {code: []string{"internal/invariants", "internal/rawcall"}, modules: []string{modSys}},
 	"internal/shm":         {modules: []string{modSys}},
+	"internal/rawcall":     {modules: []string{modSys}},
 	"internal/lint":        {},
 	"internal/lint/sample": {},
 	"internal/recording":   {},
@@ -76,7 +77,7 @@ var layers = map[string]row{
 	"internal/hostquota":   {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
 	"internal/logtest":     {},                                   // for tests
-	"internal/progress":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/progress":    {code: []string{"internal/invariants", "internal/rawcall"}, modules: []string{modSys}},
 	"internal/querylimit":  {code: []string{"internal/invariants", "internal/hostquota"}},
 	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
@@ -103,7 +104,7 @@ var layers = map[string]row{
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
 	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
-	"internal/na/sm":      {code: []string{"identity", "internal/admission", "internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/sm":      {code: []string{"identity", "internal/admission", "internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress", "internal/rawcall"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
 	"internal/tlstest":    {},
 	"internal/tlsio":      {code: []string{"internal/hostmem", "internal/invariants", "internal/sockio"}, test: []string{"internal/tlstest"}},
 	"internal/na/ofitcp":  {code: []string{"identity", "internal/admission", "internal/tokenproof", "internal/tlsio", "internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/dnstest", "internal/tlstest"}},
@@ -138,7 +139,7 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/internal/ucm":    {code: []string{"internal/hostmem"}, modules: []string{modSys}},
-	"verbs/internal/uverbs": {code: []string{"internal/hostmem"}, test: []string{"verbs/internal/ucm"}, modules: []string{modSys}},
+	"verbs/internal/uverbs": {code: []string{"internal/hostmem", "internal/rawcall"}, test: []string{"verbs/internal/ucm"}, modules: []string{modSys}},
 	"verbs/rdmacore": {
 		code:    []string{"verbs", "verbs/rdmacm", "verbs/internal/eventqueue", "verbs/internal/ucm", "verbs/internal/uverbs", "internal/verbsrules", "internal/hostmem", "internal/rundown"},
 		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},

@@ -7,9 +7,9 @@ import (
 )
 
 // unsafeDirs are the packages that may import unsafe: mapped and pinned memory, the address structures of socket calls,
-// memory shared with other processes, and memory shared with drivers, to which commands name addresses. Their exported functions take and return slices, integers and typed atomics, so
+// memory shared with other processes, the buffers of raw system calls, and memory shared with drivers, to which commands name addresses. Their exported functions take and return slices, integers and typed atomics, so
 // nothing above them needs it.
-var unsafeDirs = []string{"internal/hostmem", "internal/sockio", "internal/shm", "verbs/internal/uverbs"}
+var unsafeDirs = []string{"internal/hostmem", "internal/sockio", "internal/shm", "internal/rawcall", "verbs/internal/uverbs"}
 
 // cgoDir is the one package that may use cgo, in files behind a build tag, because cards are reached through C libraries. Its files that
 // import "C" end in _cgo.go, and may import unsafe.

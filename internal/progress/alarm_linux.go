@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/rawcall"
 )
 
 // timerfd is a timer of the kernel, which the network poller of Go's runtime watches. A thread of the process wakes only if the timer expires, so
@@ -13,11 +15,13 @@ import (
 type timerfd struct {
 	file *os.File
 	raw  syscall.RawConn
-	spec unix.ItimerSpec  // the next expiry and the interval after it; the argument of set
-	set  func(fd uintptr) // begins an interval
-	off  func(fd uintptr) // ends it
+	spec unix.ItimerSpec       // the next expiry and the interval after it; the argument of set
+	set  func(fd uintptr)      // starts the timer
+	off  func(fd uintptr)      // stops the timer
+	take func(fd uintptr) bool // reads the number of expirations, and returns false only if the timer has not expired
 
-	expirations [8]byte // memory of wait
+	expirations [8]byte // memory of take
+	failed      error   // error of the last read by take; nil after success
 }
 
 func newSystemAlarm() (alarm, error) {
@@ -28,7 +32,7 @@ func newSystemAlarm() (alarm, error) {
 	t := &timerfd{file: os.NewFile(uintptr(fd), "timerfd")}
 	interval := unix.NsecToTimespec(int64(WatchInterval))
 	t.spec = unix.ItimerSpec{Interval: interval, Value: interval}
-	t.set = func(fd uintptr) { err = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) }
+	t.set = func(fd uintptr) { err = rawcall.SetTimer(int(fd), &t.spec) }
 	if t.raw, err = t.file.SyscallConn(); err == nil {
 		if cerr := t.raw.Control(t.set); cerr != nil {
 			err = cerr
@@ -38,15 +42,18 @@ func newSystemAlarm() (alarm, error) {
 		_ = t.file.Close() // the error at hand is the one to return
 		return nil, err
 	}
-	t.set = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) } // does not fail, because the same call has succeeded before
+	t.set = func(fd uintptr) { _ = rawcall.SetTimer(int(fd), &t.spec) } // does not fail, because the same call has succeeded before
 	var never unix.ItimerSpec
-	t.off = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &never, nil) } // does not fail either
+	t.off = func(fd uintptr) { _ = rawcall.SetTimer(int(fd), &never) } // does not fail either
+	t.take = func(fd uintptr) bool {
+		_, t.failed = rawcall.Read(int(fd), t.expirations[:])
+		return t.failed != unix.EAGAIN
+	}
 	return t, nil
 }
 
 func (t *timerfd) wait() bool {
-	_, err := t.file.Read(t.expirations[:])
-	return err == nil
+	return t.raw.Read(t.take) == nil && t.failed == nil
 }
 
 func (t *timerfd) restart(after time.Duration) {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/rawcall"
 )
 
 // A Poller wakes the goroutines in [Conn.WaitRead] of the connections that have joined it. It is one epoll set of their sockets. A
@@ -124,7 +125,7 @@ func (p *Poller) take(found *[pollEvents]report) int {
 	if p.closed {
 		return 0
 	}
-	n, err := epollNow(p.fd, p.events[:])
+	n, err := rawcall.Events(p.fd, p.events[:])
 	if err != nil {
 		return 0 // EINTR, which epoll_wait without a time does not return
 	}

@@ -103,16 +103,6 @@ func (t *transfer) callMany(fd, trap, flags uintptr) (uintptr, unix.Errno) {
 	return r, errno
 }
 
-// epollNow returns the present events of an epoll set. It makes a raw system call, without the scheduler's bookkeeping, because
-// the call does not block.
-func epollNow(set int, events []unix.EpollEvent) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(set), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(n), nil
-}
-
 func (d *direct) tryReadv(bufs [][]byte) (int, error) {
 	before := d.member.events.Load()
 	moved, err := d.try(&d.rx, bufs, "read", "recv")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/rawcall"
 )
 
 // turn is an eventfd in Go's poller. A wait makes it readable and parks until the poller reports it, together with all
@@ -53,12 +54,12 @@ func (t *turn) wait(limit time.Duration) {
 func (t *turn) step(fd uintptr) bool {
 	var buf [8]byte
 	if t.begun {
-		_, _ = unix.Read(int(fd), buf[:]) // if the read fails, the next wait ends early
+		_, _ = rawcall.Read(int(fd), buf[:]) // if the read fails, the next wait ends early
 		return true
 	}
 	t.begun = true
 	binary.NativeEndian.PutUint64(buf[:], 1)
-	_, err := unix.Write(int(fd), buf[:])
+	_, err := rawcall.Write(int(fd), buf[:])
 	return err != nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/rawcall"
 )
 
 // waiter parks the goroutine that waits for one direction: an epoll set that contains the socket, and is armed only while the
@@ -87,7 +88,7 @@ func (w *waiter) park() error {
 // ready takes the event, if there is one, which disarms the set. It also ends the parking if the poller has seen an event that is
 // gone, because another goroutine has read; the caller's ready then finds no bytes.
 func (w *waiter) ready(fd uintptr) bool {
-	n, err := unix.EpollWait(int(fd), w.event[:], 0)
+	n, err := rawcall.Events(int(fd), w.event[:])
 	if n > 0 {
 		w.armed = false
 	}

@@ -14,6 +14,7 @@ import (
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/progress"
+	"cinnabar/internal/rawcall"
 	"cinnabar/internal/shm"
 	"cinnabar/internal/sockio"
 )
@@ -267,7 +268,7 @@ const looks = 4
 // look takes events without waiting.
 func (p *poller) look() {
 	for range looks {
-		n, err := unix.EpollWait(p.fd, p.events[:], 0)
+		n, err := rawcall.Events(p.fd, p.events[:])
 		if err != nil || n <= 0 {
 			return
 		}
@@ -348,7 +349,7 @@ func (p *poller) tick(now time.Time) {
 
 // fetch takes events. Go's poller calls it at the beginning of a parking, and again when the set is readable.
 func (p *poller) fetch(fd uintptr) bool {
-	n, err := unix.EpollWait(int(fd), p.events[:], 0)
+	n, err := rawcall.Events(int(fd), p.events[:])
 	p.n = max(n, 0)
 	p.tries++
 	return n > 0 || err != nil && err != unix.EINTR

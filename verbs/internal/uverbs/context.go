@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"cinnabar/internal/rawcall"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -55,12 +57,12 @@ func (c *Context) Close() error {
 	return errors.Join(unix.Close(c.asyncFD), unix.Close(c.fd))
 }
 
-// AsyncFD is the descriptor that asynchronous events arrive at. It belongs to the context.
+// AsyncFD is the non-blocking descriptor that asynchronous events arrive at. It belongs to the context.
 func (c *Context) AsyncFD() int { return c.asyncFD }
 
 // NextAsync takes an asynchronous event: struct ib_uverbs_async_event_desc. Its type is
-// one of IBV_EVENT_*, and id is what the object was created with, or the port. It blocks
-// unless the caller has made the descriptor non-blocking, and then fails with EAGAIN.
+// one of IBV_EVENT_*, and id is the number that the program gave to the object, or the port. It fails with
+// EAGAIN if no event waits.
 func (c *Context) NextAsync() (typ uint32, id uint64, err error) {
 	var b [16]byte
 	if err := readEvent(c.asyncFD, b[:]); err != nil {
@@ -75,9 +77,17 @@ func (c *Context) NextAsync() (typ uint32, id uint64, err error) {
 
 const eventWQFatal = 19 // IBV_EVENT_WQ_FATAL
 
+// nonBlocking makes a new descriptor of events non-blocking, and closes it after an error.
+func nonBlocking(fd int) (int, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
 func readEvent(fd int, b []byte) error {
 	for {
-		n, err := unix.Read(fd, b)
+		n, err := rawcall.Read(fd, b)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

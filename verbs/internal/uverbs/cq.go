@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Channel is a descriptor that events of completion queues arrive at.
+// Channel is a non-blocking descriptor that events of completion queues arrive at.
 type Channel struct{ fd int }
 
 // CreateChannel makes a channel.
@@ -19,14 +19,17 @@ func (c *Context) CreateChannel() (*Channel, error) {
 	if err := r.send(c.fd); err != nil {
 		return nil, err
 	}
-	return &Channel{fd: int(int32(r.respU32(0)))}, nil
+	fd, err := nonBlocking(int(int32(r.respU32(0))))
+	if err != nil {
+		return nil, err
+	}
+	return &Channel{fd}, nil
 }
 
 // FD is the channel's descriptor. It belongs to the channel.
 func (ch *Channel) FD() int { return ch.fd }
 
-// Next takes one event. It blocks unless the caller has made the descriptor non-blocking,
-// and then fails with EAGAIN.
+// Next takes one event. It fails with EAGAIN if no event waits.
 func (ch *Channel) Next() error {
 	var b [8]byte // struct ib_uverbs_comp_event_desc
 	return readEvent(ch.fd, b[:])

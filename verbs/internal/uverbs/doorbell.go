@@ -4,13 +4,14 @@ package uverbs
 
 import (
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/rawcall"
 
 	"golang.org/x/sys/unix"
 )
 
-// rawPayload is the largest number of bytes that a doorbell may make the kernel move if the system call
-// is made without telling Go's scheduler. The kernel moves them within the call, and another
-// goroutine should get the processor, and the garbage collector its turn, when that takes long.
+// rawPayload is the largest number of bytes that a doorbell may make the kernel move in a raw system call. The
+// kernel moves them within the call. A doorbell of more bytes is an ordinary call, because other goroutines and the
+// garbage collector would wait for the end of a raw one.
 const rawPayload = 4 << 10
 
 // longPayload stands for an unknown number of bytes.
@@ -64,8 +65,6 @@ func (d *doorbell) ring(payload uint64) error {
 		_, err := unix.Write(d.fd, d.cmd[:d.n])
 		return err
 	}
-	if errno := rawWrite(d.fd, d.cmd[:d.n]); errno != 0 {
-		return errno
-	}
-	return nil
+	_, err := rawcall.Write(d.fd, d.cmd[:d.n])
+	return err
 }

@@ -106,7 +106,7 @@ func allocAsyncFD(fd int, p provider) (int, error) {
 	if err := c.call(fd); err != nil {
 		return -1, err
 	}
-	return int(int32(native.Uint64(c[ioctlHeaderSize+ioctlDataAt:]))), nil
+	return nonBlocking(int(int32(native.Uint64(c[ioctlHeaderSize+ioctlDataAt:]))))
 }
 
 // findProvider makes the context with the first driver that the kernel accepts; nil if

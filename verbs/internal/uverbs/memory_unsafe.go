@@ -4,7 +4,6 @@ package uverbs
 
 import (
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,12 +38,6 @@ func sgeBytes(list []SGE) []byte {
 func memory(addr uint64, n uint32) []byte {
 	p := uintptr(addr)
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)
-}
-
-// rawWrite is write(2) of b without telling Go's scheduler.
-func rawWrite(fd int, b []byte) syscall.Errno {
-	_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-	return errno
 }
 
 // ioctl is ioctl(2) of the structure in b, to which the kernel may write its answer.

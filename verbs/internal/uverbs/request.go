@@ -55,7 +55,7 @@ type request struct {
 	resp []byte
 }
 
-// newRequest starts a command with a response of the given number of bytes; 0: it has none.
+// newRequest starts a command with a response of the given number of bytes; 0 means no response.
 func newRequest(command uint32, respLen int) *request {
 	r := &request{b: make([]byte, headerSize, 256)}
 	native.PutUint32(r.b, command)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestRxeAttributes(t *testing.T) {
@@ -35,7 +33,6 @@ func TestRxeAttributes(t *testing.T) {
 	if _, err := Open("none0"); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("Open of no device: %v", err)
 	}
-	must(t, unix.SetNonblock(r.ctx.AsyncFD(), true))
 	if _, _, err := r.ctx.NextAsync(); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("NextAsync: %v", err)
 	}

@@ -155,7 +155,6 @@ func TestRxeEvents(t *testing.T) {
 	r := newRig(t, "rxe")
 	ch := get[*Channel](t)(r.ctx.CreateChannel())
 	t.Cleanup(func() { must(t, ch.Close()) })
-	must(t, unix.SetNonblock(ch.FD(), true))
 	cq := r.cq(16, ch)
 	a, b := r.qp(qptRC, cq, nil), r.qp(qptRC, cq, nil)
 	r.connect(a, b.Num)

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // shut closes an object at the end of the test.
@@ -118,7 +116,6 @@ func TestSiwDeviceFlush(t *testing.T) {
 	ch, err := c.CreateChannel()
 	must(t, err)
 	shut(t, ch.Close)
-	must(t, unix.SetNonblock(ch.FD(), true))
 	cq, err := c.CreateCQ(100, 7, ch)
 	must(t, err)
 	shut(t, cq.Close)

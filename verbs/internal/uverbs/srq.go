@@ -50,8 +50,8 @@ func (s *SRQ) SetLimit(limit int) error {
 	return modifySRQRequest(s.handle, limit).send(s.ctx.fd)
 }
 
-// modifySRQRequest builds struct ib_uverbs_modify_srq, with 8 bytes more because rxe
-// wants them (struct rxe_modify_srq_cmd); it only uses them to change the size.
+// modifySRQRequest builds struct ib_uverbs_modify_srq, with 8 bytes more, because rxe
+// requires them (struct rxe_modify_srq_cmd). rxe uses them only to change the size.
 func modifySRQRequest(handle uint32, limit int) *request {
 	return newRequest(cmdModifySRQ, 0).u32(handle, srqLimit, 0, uint32(limit)).u64(0)
 }
