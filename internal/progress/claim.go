@@ -2,15 +2,16 @@ package progress
 
 import "sync/atomic"
 
-// Claim states whether drivers read one connection, or its background goroutine. A driver is a goroutine that waits for a message of the
+// Claim states which goroutines read one connection: its drivers, or its background goroutine. A driver is a goroutine that waits for a message of the
 // connection and reads the connection itself. While the claim is taken, the background goroutine does not read, because a message would
 // otherwise wake that goroutine besides the driver. The claim stays taken after the driver has got its message, because the driver usually
-// makes its next call soon. A [Watcher] ends the claim if no driver has come for [WatchInterval]. The zero Claim is not taken. All methods
+// makes its next call soon. A [Watcher] ends the claim if no driver has come for some intervals of the watcher. The zero Claim is not taken. All methods
 // but Quiet are safe for concurrent use.
 type Claim struct {
 	on     atomic.Bool
 	drives atomic.Uint64 // number of calls of Drive
 	seen   uint64        // value of drives at the last call of Quiet
+	quiet  int           // calls of Quiet in a row without a driver
 }
 
 // Drive records that a driver begins to wait.
@@ -25,9 +26,17 @@ func (c *Claim) Taken() bool { return c.on.Load() }
 // End frees the claim, and reports whether it was taken before. If so, the caller wakes the background goroutine.
 func (c *Claim) End() (was bool) { return c.on.Load() && c.on.Swap(false) }
 
-// Quiet reports whether Drive has not been called since the last call of Quiet. Only [Watched.Look] calls it.
-func (c *Claim) Quiet() bool {
-	last := c.seen
-	c.seen = c.drives.Load()
-	return c.seen == last
+// UnusedLooks is the number of looks in a row without a driver after which a transport ends a claim. With a value of 1, a caller that a busy machine delays
+// by a millisecond between two calls would lose the claim. The background goroutine would then poll, and compete with the caller for processors.
+const UnusedLooks = 4
+
+// Quiet counts its calls in a row without a driver, and reports whether there are at least as many as looks. A call has a driver if Drive was called
+// since the last call of Quiet, or if driven, which says that a driver waits at present, is true. Only [Watched.Look] calls it.
+func (c *Claim) Quiet(looks int, driven bool) bool {
+	if n := c.drives.Load(); n != c.seen || driven {
+		c.seen, c.quiet = n, 0
+		return false
+	}
+	c.quiet++
+	return c.quiet >= looks
 }

@@ -15,8 +15,7 @@ const WatchInterval = time.Millisecond
 // Watched is an object that a [Watcher] looks at. An object depends on the watcher while its [Claim] is taken, because the drivers may never
 // call again, and while its background goroutine is in a task, because the task may take long.
 type Watched interface {
-	// Look does the work that is due if the object has not changed since the last look: it ends a claim that no driver uses, and
-	// replaces a goroutine that is still in the same task. If Look returns true, the watcher looks again after WatchInterval, even if the
+	// Look ends a claim that no driver has used for some looks, and replaces a goroutine that is in the same task as at the last look. If Look returns true, the watcher looks again after WatchInterval, even if the
 	// object does not depend on it at the moment. An object with traffic returns true, because it will depend on the watcher again soon. The
 	// watcher holds no lock.
 	Look() (again bool)
@@ -62,7 +61,11 @@ type Watcher struct {
 	// due is a time, as by Now, before which the alarm does not expire.
 	// +checklocks:mu
 	due int64
-	// eased is the number of sweeps that waiters have made since the last one of the goroutine, counted up to easedMost.
+	// waited is true if a waiter has made a sweep since the last tick of the alarm.
+	// +checklocks:mu
+	waited bool
+	// eased counts the sweeps of waiters, up to easedMost. A tick of the alarm without such a sweep since the last tick resets it. Any other tick adds
+	// easedStep, because waiters on a slow machine come after a short move has expired.
 	// +checklocks:mu
 	eased int64
 	// loop is the method value run, made with alarm because each evaluation of a method value allocates.
@@ -85,7 +88,7 @@ type Follower interface {
 // waiters come before the timer.
 const relieveAfter = int64(WatchInterval * 3 / 4)
 
-// A waiter moves the alarm by one interval, and by one more for each easedStep sweeps that waiters have made in a row, up to longestMove intervals. A move is a
+// A waiter moves the alarm by one interval, and by one more for each easedStep that eased has reached, up to longestMove intervals. A move is a
 // system call that sets the timer of the processor, which took 15 µs on a virtual machine and delayed the message for which the waiter waits.
 // Because waiters sweep long before the alarm expires, a long move costs nothing while they go on. After the last of them has stopped, the next sweep may
 // be late by the length of a move.
@@ -139,7 +142,7 @@ func (w *Watcher) startLocked() {
 		w.alarm.restart(WatchInterval)
 	}
 	w.running = true
-	w.eased = 0
+	w.waited, w.eased = false, 0
 	w.due = Now()
 	w.swept.Store(w.due)
 	w.wg.Add(1)
@@ -220,7 +223,7 @@ func (w *Watcher) putOff(now int64) {
 	if w.closed || !w.running {
 		return
 	}
-	w.eased = min(w.eased+1, easedMost)
+	w.waited, w.eased = true, min(w.eased+1, easedMost)
 	if w.due-now > int64(WatchInterval) {
 		return
 	}
@@ -261,7 +264,11 @@ func (w *Watcher) sweep(now int64) {
 func (w *Watcher) expired() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.eased = 0
+	if w.waited {
+		w.waited, w.eased = false, min(w.eased+easedStep, easedMost)
+	} else {
+		w.eased = 0
+	}
 	if len(w.list) > 0 {
 		return false
 	}

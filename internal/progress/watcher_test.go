@@ -313,6 +313,16 @@ func TestWatcherEases(t *testing.T) {
 		if n := sweeps(1); n != 1 {
 			t.Error("the first waiter after the goroutine has not moved the alarm")
 		}
+		for range longestMove { // the alarm ticks before each waiter
+			o.looks.Store(0)
+			for o.looks.Load() == 0 {
+				time.Sleep(WatchInterval / 10) //nolint:forbidigo // simulated time
+			}
+			sweeps(1)
+		}
+		if n := sweeps(3); n != 0 {
+			t.Errorf("%d restarts of the alarm in 3 sweeps of waiters that came too late for short moves, want 0", n)
+		}
 		w.Close()
 	})
 }
@@ -380,15 +390,23 @@ func TestSystemAlarm(t *testing.T) {
 	}
 }
 
-// TestClaim: a claim is quiet if no driver has come since the last look, and ends once.
+// TestClaim: a claim is quiet if no driver has come or waited for some looks, and ends once.
 func TestClaim(t *testing.T) {
 	var c Claim
 	c.Drive()
 	if c.Taken() || !c.Take() || c.Take() || !c.Taken() {
 		t.Error("the first call of Take must take the claim, and no other call")
 	}
-	if c.Quiet() || !c.Quiet() {
-		t.Error("after Drive the first call of Quiet must return false, and the second true")
+	for range 2 {
+		c.Drive()
+		for _, driven := range []bool{false, false, true} {
+			if c.Quiet(2, driven) {
+				t.Error("a claim is quiet at the first look without a new driver, or while one waits")
+			}
+		}
+		if c.Quiet(2, false) || !c.Quiet(2, false) || !c.Quiet(2, false) {
+			t.Error("a claim must be quiet from the second look without a driver on")
+		}
 	}
 	if !c.End() || c.End() || c.Taken() {
 		t.Error("the first call of End must free the claim, and no other call")

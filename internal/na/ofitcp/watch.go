@@ -1,12 +1,15 @@
 package ofitcp
 
-// Look implements [progress.Watched]. It ends a claim without drivers, and replaces the background goroutine if that is in the same task
-// as at the last look. It returns true if c has had traffic since then.
+import "cinnabar/internal/progress"
+
+// Look implements [progress.Watched]. It ends a claim that no driver has used for some looks, and replaces the background goroutine if this goroutine is in
+// the same task as at the last look. It returns true if c had a driver in these looks, or has a new task.
 func (c *conn) Look() (again bool) {
 	r := &c.role
-	quiet, begun := r.claim.Quiet(), r.tasks.Begun()
+	driven := r.claim.Taken() && r.held.Load() // the read role of a connection that has ended stays held
+	quiet, begun := r.claim.Quiet(progress.UnusedLooks, driven), r.tasks.Begun()
 	again = !quiet || begun != r.watchedTask
-	if quiet && !r.held.Load() {
+	if quiet {
 		c.handBack()
 	}
 	if begun == r.watchedTask {

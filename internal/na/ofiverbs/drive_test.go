@@ -202,11 +202,11 @@ func TestDriveOfSetEvent(t *testing.T) {
 	ask(t, client, to, 1, nil)
 	eventually(t, "the watcher has no connection", client.watcher.Idle) // then the test may call Quiet
 	c := client.connections()[0]
-	c.claim.Quiet()
+	c.claim.Quiet(1, false)
 	var set na.Event
 	set.Set()
 	client.Drive(to, &set)
-	if !c.claim.Quiet() {
+	if !c.claim.Quiet(1, false) {
 		t.Error("a call of Drive that does not poll counts as a driver")
 	}
 }

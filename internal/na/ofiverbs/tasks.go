@@ -92,11 +92,11 @@ func (c *conn) replace(begun uint64) {
 	}
 }
 
-// Look implements [progress.Watched]: it ends a claim that no driver uses, and replaces the goroutine of the connection if that goroutine is
+// Look implements [progress.Watched]: it ends a claim that no driver has used for some looks, and replaces the goroutine of the connection if that goroutine is
 // still in the task of the last look. A driver that still polls uses its claim, however long ago it has come.
 func (c *conn) Look() (again bool) {
 	t := &c.turns
-	if quiet := c.claim.Quiet(); quiet && c.claim.Taken() && c.wanted.Load() == 0 {
+	if c.claim.Quiet(progress.UnusedLooks, c.wanted.Load() > 0) && c.claim.Taken() {
 		c.handBack()
 	}
 	begun := t.tasks.Begun()

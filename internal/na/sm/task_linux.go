@@ -66,10 +66,10 @@ func (w *taskWatch) Look() (again bool) {
 // Depends implements [progress.Watched].
 func (w *taskWatch) Depends() bool { return w.poll.tasks.Pending() }
 
-// Look implements [progress.Watched]. It ends the claim of c if no goroutine has driven it since the last look, unless joint receives from
-// c.
+// Look implements [progress.Watched]. It ends the claim of c if no goroutine has driven c for some looks, no driver waits, and joint does not
+// receive from c.
 func (c *conn) Look() (again bool) {
-	if c.role.claim.Quiet() && !c.dead.Load() && !c.role.held.Load() && !c.role.joined.Load() {
+	if c.role.claim.Quiet(progress.UnusedLooks, c.role.held.Load() || c.role.joined.Load()) && !c.dead.Load() {
 		c.releaseClaim()
 	}
 	return false
