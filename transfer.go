@@ -324,7 +324,7 @@ func (pm *pendingMove) abort() {
 	pm.unref()
 }
 
-// driven implements operation. It returns nil, because a transfer over a network with a [na.GroupDriver] ends without a message of the peer.
+// driven implements operation. It returns nil, because a transfer over most networks with a [na.GroupDriver] ends without a message of the peer.
 func (pm *pendingMove) driven() (na.GroupDriver, na.Addr) { return nil, nil }
 
 // result implements operation.

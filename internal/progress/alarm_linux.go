@@ -32,7 +32,7 @@ func newSystemAlarm() (alarm, error) {
 	t := &timerfd{file: os.NewFile(uintptr(fd), "timerfd")}
 	interval := unix.NsecToTimespec(int64(WatchInterval))
 	t.spec = unix.ItimerSpec{Interval: interval, Value: interval}
-	t.set = func(fd uintptr) { err = rawcall.SetTimer(int(fd), &t.spec) }
+	t.set = func(fd uintptr) { err = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) }
 	if t.raw, err = t.file.SyscallConn(); err == nil {
 		if cerr := t.raw.Control(t.set); cerr != nil {
 			err = cerr
@@ -42,12 +42,12 @@ func newSystemAlarm() (alarm, error) {
 		_ = t.file.Close() // the error at hand is the one to return
 		return nil, err
 	}
-	t.set = func(fd uintptr) { _ = rawcall.SetTimer(int(fd), &t.spec) } // does not fail, because the same call has succeeded before
+	t.set = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &t.spec, nil) } // does not fail, because the same call has succeeded before
 	var never unix.ItimerSpec
-	t.off = func(fd uintptr) { _ = rawcall.SetTimer(int(fd), &never) } // does not fail either
+	t.off = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &never, nil) } // does not fail either
 	t.take = func(fd uintptr) bool {
 		_, t.failed = rawcall.Read(int(fd), t.expirations[:])
-		return t.failed != unix.EAGAIN
+		return t.failed != unix.EAGAIN && t.failed != unix.EINTR
 	}
 	return t, nil
 }

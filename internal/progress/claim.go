@@ -26,17 +26,18 @@ func (c *Claim) Taken() bool { return c.on.Load() }
 // End frees the claim, and reports whether it was taken before. If so, the caller wakes the background goroutine.
 func (c *Claim) End() (was bool) { return c.on.Load() && c.on.Swap(false) }
 
-// UnusedLooks is the number of looks in a row without a driver after which a transport ends a claim. With a value of 1, a caller that a busy machine delays
-// by a millisecond between two calls would lose the claim. The background goroutine would then poll, and compete with the caller for processors.
-const UnusedLooks = 4
+// unusedLooks is the number of looks in a row without a driver after which a claim ends. With a value of 1, a caller that a busy machine delays by a
+// millisecond between two calls would lose the claim. The background goroutine would then poll, and compete with the caller for processors.
+const unusedLooks = 4
 
-// Quiet counts its calls in a row without a driver, and reports whether there are at least as many as looks. A call has a driver if Drive was called
-// since the last call of Quiet, or if driven, which says that a driver waits at present, is true. Only [Watched.Look] calls it.
-func (c *Claim) Quiet(looks int, driven bool) bool {
+// Quiet counts its calls in a row without a driver, and reports whether they are enough to end the claim: unusedLooks, or one if waits is true. The caller sets
+// waits if something waits for the peer, because only the background goroutine receives a message for which no driver comes. A call has a driver if Drive
+// was called since the last call of Quiet, or if driven, which says that a driver waits at present, is true. Only [Watched.Look] calls Quiet.
+func (c *Claim) Quiet(waits, driven bool) bool {
 	if n := c.drives.Load(); n != c.seen || driven {
 		c.seen, c.quiet = n, 0
 		return false
 	}
 	c.quiet++
-	return c.quiet >= looks
+	return waits || c.quiet >= unusedLooks
 }

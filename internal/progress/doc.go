@@ -58,11 +58,13 @@
 //	                      Add                     Look: false, and Depends: false
 //	(not in the list) -----------> in the list ------------------------------------> (not in the list)
 //	                                 |      ^
-//	                                 +------+ each WatchInterval: Look ends a claim without a driver since the last look, and
-//	                                          replaces a goroutine in the same task as at the last look
+//	                                 +------+ each WatchInterval: Look ends a claim without a driver for four looks, or one
+//	                                          look if operations wait for the peer, and replaces a
+//	                                          goroutine in the same task as at the last look
 //
-// The watcher bounds the time for which no goroutine reads a connection: two intervals after the last driver has left a claimed connection, or
-// after a handler that does not return has begun, another goroutine reads. After a time of steady traffic five intervals may pass before that, see below.
+// The watcher bounds the time for which no goroutine reads a connection: two intervals after the last driver has left a claimed connection
+// whose operations wait, or after a handler that does not return has begun, another goroutine reads. If no operation waits, five intervals pass before the
+// claim ends. After a time of steady traffic three intervals more may pass, see below.
 // The goroutine and the timer of the watcher exist only while its list is not empty, so an idle engine has neither.
 //
 // Each tick of that timer wakes a thread, which may take the processor of a spinning waiter; this happens at both ends of a connection. A

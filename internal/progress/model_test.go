@@ -361,7 +361,7 @@ func (c *modelConn) takeOver(begun uint64) {
 
 // Look implements [Watched].
 func (c *modelConn) Look() bool {
-	quiet, begun := c.claim.Quiet(UnusedLooks, c.claim.Taken() && c.held.Load()), c.tasks.Begun()
+	quiet, begun := c.claim.Quiet(false, c.claim.Taken() && c.held.Load()), c.tasks.Begun()
 	again := !quiet || begun != c.last
 	if quiet {
 		c.handBack()

@@ -399,13 +399,19 @@ func TestClaim(t *testing.T) {
 	}
 	for range 2 {
 		c.Drive()
-		for _, driven := range []bool{false, false, true} {
-			if c.Quiet(2, driven) {
-				t.Error("a claim is quiet at the first look without a new driver, or while one waits")
-			}
+		if c.Quiet(true, false) {
+			t.Error("a claim is quiet at the first look after Drive")
 		}
-		if c.Quiet(2, false) || !c.Quiet(2, false) || !c.Quiet(2, false) {
-			t.Error("a claim must be quiet from the second look without a driver on")
+		if !c.Quiet(true, false) {
+			t.Error("a claim is not quiet at the second look after Drive, although something waits")
+		}
+		if c.Quiet(true, true) {
+			t.Error("a claim is quiet while a driver waits")
+		}
+		for look := 1; look <= unusedLooks+1; look++ {
+			if quiet := c.Quiet(false, false); quiet != (look >= unusedLooks) {
+				t.Errorf("at look %d without a driver quiet is %v", look, quiet)
+			}
 		}
 	}
 	if !c.End() || c.End() || c.Taken() {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,25 +33,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSetTimer starts and stops a timer of the kernel.
-func TestSetTimer(t *testing.T) {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
-	epollSet(t, fd, err)
-	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(time.Hour)), Interval: unix.NsecToTimespec(int64(time.Minute))}
-	for _, want := range []unix.ItimerSpec{spec, {}} {
-		if err := SetTimer(fd, &want); err != nil {
-			t.Fatal(err)
-		}
-		var got unix.ItimerSpec
-		if err := unix.TimerfdGettime(fd, &got); err != nil {
-			t.Fatal(err)
-		}
-		if got.Interval != want.Interval || (got.Value == unix.Timespec{}) != (want.Value == unix.Timespec{}) {
-			t.Errorf("the timer is %+v, want %+v", got, want)
-		}
-	}
-}
-
 // TestClosed: every call reports the error of a descriptor that is not open.
 func TestClosed(t *testing.T) {
 	var b [8]byte
@@ -60,7 +40,7 @@ func TestClosed(t *testing.T) {
 	_, readErr := Read(-1, b[:])
 	_, writeErr := Write(-1, b[:])
 	_, eventsErr := Events(-1, events[:])
-	for _, err := range []error{readErr, writeErr, eventsErr, SetTimer(-1, &unix.ItimerSpec{})} {
+	for _, err := range []error{readErr, writeErr, eventsErr} {
 		if !errors.Is(err, unix.EBADF) {
 			t.Errorf("error %v, want EBADF", err)
 		}

@@ -26,13 +26,6 @@ func Events(set int, events []unix.EpollEvent) (int, error) {
 	return result(n, errno)
 }
 
-// SetTimer is timerfd_settime(2) with a relative time. It starts the timer anew, or stops it if spec is zero.
-func SetTimer(fd int, spec *unix.ItimerSpec) error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_TIMERFD_SETTIME, uintptr(fd), 0, uintptr(unsafe.Pointer(spec)), 0, 0, 0)
-	_, err := result(0, errno)
-	return err
-}
-
 // result returns the number 0 after an error.
 func result(n uintptr, errno unix.Errno) (int, error) {
 	if errno != 0 {

@@ -3,7 +3,7 @@ package iwarp
 // Look implements [progress.Watched]. It ends the claim, so that the background reader reads again, if the program has stopped polling without
 // arming the queue and no goroutine has the seat.
 func (c *conn) Look() (again bool) {
-	if !c.claim.Quiet(1, false) {
+	if !c.claim.Quiet(true, false) {
 		return c.claim.Taken()
 	}
 	if !c.seat.taken.Load() {

@@ -16,7 +16,7 @@ import (
 // traffic, and then parks in the poller. A goroutine that waits for something from the peer takes the role instead
 // (drive). If the background was parked, or no other goroutine waits for the peer, it then stays away even when the waiter has
 // its result, because that waiter will soon be back with its next call: the connection is claimed, until no goroutine has
-// driven it for a tick of the watcher, or others wait for the peer too.
+// driven it for some ticks of the watcher, or others wait for the peer too.
 type role struct {
 	held        atomic.Bool          // a goroutine is reading
 	claim       progress.Claim       // while it is taken, drivers read and the background goroutine rests

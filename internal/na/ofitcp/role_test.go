@@ -326,6 +326,21 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
+// TestClaimOfDeadConnection: the claim of a connection that has ended ends too, although the read role of such a connection stays held.
+func TestClaimOfDeadConnection(t *testing.T) {
+	a, b := openEcho(t, Config{}), openEcho(t, Config{})
+	newClient(a, addrOf(t, a, b), 0).must(t, []byte("x"))
+	c := a.peer(b.self).conn.Load()
+	closeEndpoint(t, b)
+	until(t, "the connection is dead and has its role held", func() bool { return c.dead.Load() && c.role.held.Load() })
+	until(t, "the watcher has no connection", a.watch.Idle) // then the test may call Look
+	c.role.claim.Take()
+	until(t, "the claim has ended", func() bool {
+		c.Look()
+		return !c.role.claim.Taken()
+	})
+}
+
 // TestForgotten: peers that nobody holds are not kept.
 func TestForgotten(t *testing.T) {
 	server := openEcho(t, Config{})

@@ -202,13 +202,35 @@ func TestDriveOfSetEvent(t *testing.T) {
 	ask(t, client, to, 1, nil)
 	eventually(t, "the watcher has no connection", client.watcher.Idle) // then the test may call Quiet
 	c := client.connections()[0]
-	c.claim.Quiet(1, false)
+	c.claim.Quiet(true, false)
 	var set na.Event
 	set.Set()
 	client.Drive(to, &set)
-	if !c.claim.Quiet(1, false) {
+	if !c.claim.Quiet(true, false) {
 		t.Error("a call of Drive that does not poll counts as a driver")
 	}
+}
+
+// TestClaimWhileOperationsWait looks at a claimed connection without drivers. The claim ends at once when an operation waits, because only the goroutine of
+// the connection polls for that operation, and lasts for further looks otherwise.
+func TestClaimWhileOperationsWait(t *testing.T) {
+	server, client := openServer(t, Config{}), openEndpoint(t, Config{})
+	ask(t, client, lookup(t, client, server), 1, nil)
+	eventually(t, "the watcher has no connection", client.watcher.Idle) // then the test may call Look
+	c := client.connections()[0]
+	c.claim.Drive()
+	c.claim.Take()
+	c.Look()
+	c.Look()
+	if !c.claim.Taken() {
+		t.Error("the claim has ended at the second look, although nothing waits")
+	}
+	c.moving.Add(1)
+	c.Look()
+	if c.claim.Taken() {
+		t.Error("the claim has not ended, although a transfer waits")
+	}
+	c.moving.Add(-1)
 }
 
 // TestTaskThatDrives runs a task that drives the connection of its own request until the response to the next request has arrived.

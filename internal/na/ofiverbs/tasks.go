@@ -96,7 +96,7 @@ func (c *conn) replace(begun uint64) {
 // still in the task of the last look. A driver that still polls uses its claim, however long ago it has come.
 func (c *conn) Look() (again bool) {
 	t := &c.turns
-	if c.claim.Quiet(progress.UnusedLooks, c.wanted.Load() > 0) && c.claim.Taken() {
+	if c.claim.Quiet(c.yielded.on.Load() || c.waits(), c.wanted.Load() > 0) && c.claim.Taken() {
 		c.handBack()
 	}
 	begun := t.tasks.Begun()

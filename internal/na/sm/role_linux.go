@@ -14,7 +14,7 @@ import (
 // Each endpoint has a poller, a goroutine that looks at all conns, runs the tasks of requests, spins for a while after traffic, and
 // then parks. A goroutine that waits for a message of a peer receives from that peer's conn itself instead (drive), and claims the
 // conn, so that messages do not wake the poller. The conn stays claimed after the driver has its message, because that driver is
-// likely to be back soon with its next call. The claim ends when no goroutine has driven the conn for a tick of the watcher, or when
+// likely to be back soon with its next call. The claim ends when no goroutine has driven the conn for some ticks of the watcher, or when
 // other operations wait for the peer too, unless all of these belong to a goroutine that drives for them one after the other. If callers
 // of the process wait for several conns at once, joint receives for all of them.
 type role struct {

@@ -69,7 +69,7 @@ func (w *taskWatch) Depends() bool { return w.poll.tasks.Pending() }
 // Look implements [progress.Watched]. It ends the claim of c if no goroutine has driven c for some looks, no driver waits, and joint does not
 // receive from c.
 func (c *conn) Look() (again bool) {
-	if c.role.claim.Quiet(progress.UnusedLooks, c.role.held.Load() || c.role.joined.Load()) && !c.dead.Load() {
+	if c.role.claim.Quiet(c.addr.expected.Len() > 0, c.role.held.Load() || c.role.joined.Load()) && !c.dead.Load() {
 		c.releaseClaim()
 	}
 	return false

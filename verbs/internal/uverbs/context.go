@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"syscall"
 
@@ -80,7 +81,7 @@ const eventWQFatal = 19 // IBV_EVENT_WQ_FATAL
 // nonBlocking makes a new descriptor of events non-blocking, and closes it after an error.
 func nonBlocking(fd int) (int, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
+		return -1, errors.Join(os.NewSyscallError("fcntl", err), unix.Close(fd))
 	}
 	return fd, nil
 }
