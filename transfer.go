@@ -256,10 +256,12 @@ func permission(op, addr, side string, has, needs Mode) error {
 // Cancelling may come at any time and from anywhere, also after the completion. So the last of its users
 // releases the move: the operation itself and the calls of abort.
 type pendingMove struct {
-	p    Pending[int64]
-	m    *move
-	halt context.CancelFunc // cancels a move that a goroutine waits for; nil: there is none
-	refs atomic.Int32       // the operation, and each abort that is under way
+	p     Pending[int64]
+	m     *move
+	group na.GroupDriver // receives for the transfer, from to; nil if the transfer ends by itself, or a goroutine waits for it
+	to    na.Addr
+	halt  context.CancelFunc // cancels a move that a goroutine waits for; nil: there is none
+	refs  atomic.Int32       // the operation, and each abort that is under way
 
 	n   int64 // the results of result
 	err error
@@ -283,6 +285,9 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	if to == nil || pm.m.e.cfg.Monitor != nil {
 		pm.runApart(ctx)
 	} else {
+		if g := pm.m.e.group; g != nil && g.DrivesTransfers() {
+			pm.group, pm.to = g, to // before launch, after which the move may be over and belong to another transfer
+		}
 		pm.m.launch(to, pm)
 		pm.p.watch(ctx)
 	}
@@ -324,8 +329,8 @@ func (pm *pendingMove) abort() {
 	pm.unref()
 }
 
-// driven implements operation. It returns nil, because a transfer over most networks with a [na.GroupDriver] ends without a message of the peer.
-func (pm *pendingMove) driven() (na.GroupDriver, na.Addr) { return nil, nil }
+// driven implements operation.
+func (pm *pendingMove) driven() (na.GroupDriver, na.Addr) { return pm.group, pm.to }
 
 // result implements operation.
 func (pm *pendingMove) result() (int64, error) { return pm.n, pm.err }

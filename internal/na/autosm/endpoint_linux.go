@@ -234,6 +234,9 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	}
 }
 
+// DrivesTransfers implements [na.GroupDriver]. Transfers in shared memory end by themselves, and a driver would poll in vain.
+func (e *Endpoint) DrivesTransfers() bool { return false }
+
 // GiveUp implements [na.LateServer].
 func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() string) {
 	ep, known, _ := e.part(to)

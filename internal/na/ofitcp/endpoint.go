@@ -416,6 +416,9 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	}
 }
 
+// DrivesTransfers implements [na.GroupDriver].
+func (e *Endpoint) DrivesTransfers() bool { return true }
+
 // connTo returns the connection to the peer with address a, or nil if there is none.
 func (e *Endpoint) connTo(a na.Addr) *conn {
 	p, o := e.resolve(a)

@@ -233,6 +233,31 @@ func TestClaimWhileOperationsWait(t *testing.T) {
 	c.moving.Add(-1)
 }
 
+// TestUndriven announces a goroutine that waits without driving. The claim ends at once if no driver waits, and otherwise when that driver leaves.
+func TestUndriven(t *testing.T) {
+	server, client := openServer(t, Config{}), openEndpoint(t, Config{})
+	to := lookup(t, client, server)
+	ask(t, client, to, 1, nil)
+	eventually(t, "the watcher has no connection", client.watcher.Idle)
+	c := client.connections()[0]
+	c.claim.Take()
+	client.Undriven(to)
+	if c.claim.Taken() {
+		t.Error("the claim has not ended, although a goroutine waits without driving")
+	}
+	c.claim.Take()
+	c.moving.Add(1) // the operation for which that goroutine waits
+	c.wanted.Add(1)
+	client.Undriven(to)
+	if !c.claim.Taken() || !c.waitedFor() {
+		t.Error("a driver has lost its claim, or would keep it when it leaves")
+	}
+	c.wanted.Add(-1)
+	c.moving.Add(-1)
+	c.handBack()
+	client.Undriven(server.Addr()) // an address without a connection
+}
+
 // TestTaskThatDrives runs a task that drives the connection of its own request until the response to the next request has arrived.
 func TestTaskThatDrives(t *testing.T) {
 	var server *Endpoint

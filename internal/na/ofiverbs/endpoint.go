@@ -289,17 +289,41 @@ func (e *Endpoint) Cancel(op *na.Op) {
 
 // Drive implements [na.Endpoint].
 func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
-	p, o := e.resolve(a)
-	if p == nil {
-		return
-	}
-	c := p.conn.Load()
-	if o != nil && p.expected.Len() == 0 { // otherwise a response to an own request comes over the peer's connection
-		c = o.conn.Load()
-	}
-	if c != nil {
+	if c := e.connTo(a); c != nil {
 		c.drive(ev)
 	}
+}
+
+var _ na.GroupDriver = (*Endpoint)(nil)
+
+// DriveGroup implements [na.GroupDriver]. It is the same as Drive, which keeps the claim too unless a goroutine may wait without driving.
+func (e *Endpoint) DriveGroup(a na.Addr, ev *na.Event) { e.Drive(a, ev) }
+
+// Undriven implements [na.GroupDriver].
+func (e *Endpoint) Undriven(a na.Addr) {
+	c := e.connTo(a)
+	if c == nil {
+		return
+	}
+	c.parked.Store(true) // before the load of wanted, because a driver that leaves after this load finds parked set
+	if c.wanted.Load() == 0 && c.claim.Taken() {
+		c.handBack()
+	}
+}
+
+// DrivesTransfers implements [na.GroupDriver].
+func (e *Endpoint) DrivesTransfers() bool { return true }
+
+// connTo returns the connection over which a response or transfer of the peer with address a comes, or nil.
+func (e *Endpoint) connTo(a na.Addr) *conn {
+	p, o := e.resolve(a)
+	if p == nil {
+		return nil
+	}
+	if o != nil && p.expected.Len() == 0 { // otherwise a response to an own request comes over the peer's connection
+		return o.conn.Load()
+	}
+	return p.conn.Load()
 }
 
 // Report implements [na.Reporter].

@@ -147,6 +147,9 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	}
 }
 
+// DrivesTransfers implements [na.GroupDriver].
+func (e *Endpoint) DrivesTransfers() bool { return false }
+
 // connTo returns the connection to the peer a, or nil.
 func (e *Endpoint) connTo(a na.Addr) *conn {
 	p, ok := a.(*Addr)
