@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -47,7 +48,7 @@ func newSystemAlarm() (alarm, error) {
 	t.off = func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), 0, &never, nil) } // does not fail either
 	t.take = func(fd uintptr) bool {
 		_, t.failed = rawcall.Read(int(fd), t.expirations[:])
-		return t.failed != unix.EAGAIN && t.failed != unix.EINTR
+		return !errors.Is(t.failed, unix.EAGAIN) && !errors.Is(t.failed, unix.EINTR)
 	}
 	return t, nil
 }

@@ -94,7 +94,7 @@ func (w *waiter) ready(fd uintptr) bool {
 	}
 	parked := w.parked
 	w.parked = true
-	return n > 0 || parked || err != nil && err != unix.EINTR
+	return n > 0 || parked || err != nil && !errors.Is(err, unix.EINTR)
 }
 
 // disarm disarms the set, so that arriving bytes wake no goroutine.

@@ -352,7 +352,7 @@ func (p *poller) fetch(fd uintptr) bool {
 	n, err := rawcall.Events(int(fd), p.events[:])
 	p.n = max(n, 0)
 	p.tries++
-	return n > 0 || err != nil && err != unix.EINTR
+	return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }
 
 // arm asks peers to ring their doorbells, and reports whether a message or command came in the meantime.
