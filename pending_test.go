@@ -112,7 +112,7 @@ func (g *fakeGroup) DriveGroup(_ na.Addr, ev *na.Event) {
 
 func (g *fakeGroup) Undriven(na.Addr) { g.undriven++ }
 
-func (g *fakeGroup) DrivesTransfers() bool { return true }
+func (g *fakeGroup) DrivesTransfers(na.Addr) bool { return true }
 
 // TestPendingDrives checks that Wait receives the messages of an operation by DriveGroup, and that Done and Completed leave them to the network
 // by Undriven. For an operation that is over, none of the three calls a method of the network.

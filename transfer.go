@@ -285,7 +285,7 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	if to == nil || pm.m.e.cfg.Monitor != nil {
 		pm.runApart(ctx)
 	} else {
-		if g := pm.m.e.group; g != nil && g.DrivesTransfers() {
+		if g := pm.m.e.group; g != nil && g.DrivesTransfers(to) {
 			pm.group, pm.to = g, to // before launch, after which the move may be over and belong to another transfer
 		}
 		pm.m.launch(to, pm)

@@ -231,8 +231,8 @@ type GroupDriver interface {
 	// Undriven announces that a goroutine waits for an operation with peer a without driving. The endpoint then receives from a itself until
 	// no operation waits for a.
 	Undriven(a Addr)
-	// DrivesTransfers reports whether a transfer between memories needs a goroutine that receives, like a call. Otherwise it ends by itself.
-	DrivesTransfers() bool
+	// DrivesTransfers reports whether a transfer with peer a needs a goroutine that receives, like a call. Otherwise it ends by itself.
+	DrivesTransfers(a Addr) bool
 }
 
 // LateServer is an [Endpoint] with a protocol that can refuse an access to memory only by ending the connection. It keeps closed memory

@@ -165,6 +165,9 @@ func TestEndpoint(t *testing.T) {
 		if client.Shares(to) != tc.shares {
 			t.Errorf("%s: shared memory is used: %v", tc.name, client.Shares(to))
 		}
+		if client.DrivesTransfers(to) == tc.shares {
+			t.Errorf("%s: a transfer needs a goroutine that receives: %v", tc.name, tc.shares)
+		}
 		from := exchange(t, client, to, server, got)
 		if !strings.HasPrefix(from.String(), tc.from) || server.Shares(from) != tc.shares {
 			t.Errorf("%s: the request comes from %s", tc.name, from)

@@ -234,8 +234,12 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	}
 }
 
-// DrivesTransfers implements [na.GroupDriver]. Transfers in shared memory end by themselves, and a driver would poll in vain.
-func (e *Endpoint) DrivesTransfers() bool { return false }
+// DrivesTransfers implements [na.GroupDriver].
+func (e *Endpoint) DrivesTransfers(a na.Addr) bool {
+	ep, known, _ := e.part(a)
+	g, ok := ep.(na.GroupDriver)
+	return ok && g.DrivesTransfers(known)
+}
 
 // GiveUp implements [na.LateServer].
 func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() string) {

@@ -10,7 +10,7 @@ import (
 func (c *conn) drive(ev *na.Event, group bool) {
 	r := &c.role
 	r.claim.Drive()
-	if r.undriven.Load() && c.peer.expected.Len() <= 1 {
+	if r.undriven.Load() && c.peer.expected.Len()+int(c.moving.Load()) <= 1 {
 		r.undriven.Store(false) // the only operation is the caller's
 	}
 	c.uncork()

@@ -413,11 +413,12 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	if c := e.connTo(a); c != nil {
 		c.role.undriven.Store(true)
 		c.handBack()
+		c.takeOver(c.role.tasks.Begun()) // because the background goroutine may be in the task that waits
 	}
 }
 
 // DrivesTransfers implements [na.GroupDriver].
-func (e *Endpoint) DrivesTransfers() bool { return true }
+func (e *Endpoint) DrivesTransfers(na.Addr) bool { return true }
 
 // connTo returns the connection to the peer with address a, or nil if there is none.
 func (e *Endpoint) connTo(a na.Addr) *conn {

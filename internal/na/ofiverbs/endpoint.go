@@ -309,10 +309,11 @@ func (e *Endpoint) Undriven(a na.Addr) {
 	if c.wanted.Load() == 0 && c.claim.Taken() {
 		c.handBack()
 	}
+	c.replace(c.turns.tasks.Begun()) // because the goroutine of the connection may be in the task that waits
 }
 
 // DrivesTransfers implements [na.GroupDriver].
-func (e *Endpoint) DrivesTransfers() bool { return true }
+func (e *Endpoint) DrivesTransfers(na.Addr) bool { return true }
 
 // connTo returns the connection over which a response or transfer of the peer with address a comes, or nil.
 func (e *Endpoint) connTo(a na.Addr) *conn {

@@ -148,7 +148,7 @@ func (e *Endpoint) Undriven(a na.Addr) {
 }
 
 // DrivesTransfers implements [na.GroupDriver].
-func (e *Endpoint) DrivesTransfers() bool { return false }
+func (e *Endpoint) DrivesTransfers(na.Addr) bool { return false }
 
 // connTo returns the connection to the peer a, or nil.
 func (e *Endpoint) connTo(a na.Addr) *conn {
