@@ -167,7 +167,7 @@ func (id *ID) Accept(p Param) error { return id.do(acceptRequest(id.handle, id.u
 // out; the kernel fails with EINVAL for more than the transport carries.
 func (id *ID) Reject(data []byte) error { return id.do(rejectRequest(id.handle, data)) }
 
-// Establish tells the peer that the queue pair of this side is ready (rdma_establish). The caller calls Establish after the
+// Establish makes the kernel send the peer the message that this side's queue pair is ready (rdma_establish). The caller calls Establish after the
 // event CONNECT_RESPONSE.
 func (id *ID) Establish() error { return id.do(establishRequest(id.handle)) }
 

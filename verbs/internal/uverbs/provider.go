@@ -64,7 +64,7 @@ type srqRing interface {
 // providers are the drivers that Open tries.
 var providers []provider
 
-// DriverError tells that a device is driven by a driver that this package does not know.
+// DriverError is the error of Open for a device whose driver this package does not know.
 type DriverError struct {
 	Name   string // of the device
 	Driver string // "" if unknown

@@ -123,8 +123,8 @@ func parseQPAttr(b []byte) QPAttr {
 }
 
 // PostSend posts send requests, and returns the number of those that are in the queue now. ENOMEM says that the queue has no room for the next
-// request, and EINVAL that the next request is bad or the state allows none. Any other error is that of the doorbell: the kernel was not
-// told of the requests, may find them later, and the caller moves the queue pair to ERR. EACCES is such an error: see [Context].
+// request, and EINVAL that the next request is bad or the state allows none. Any other error is that of the doorbell: the kernel has not
+// started the requests, but may start them later, so the caller moves the queue pair to ERR. EACCES is such an error: see [Context].
 func (q *QP) PostSend(wrs []SendWR, sges []SGE) (int, error) { return q.ring.postSend(wrs, sges) }
 
 // PostRecv posts receive requests as PostSend posts send requests.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// What the kernel's siw driver, software for iWARP, shares with programs: rdma/siw-abi.h.
+// The constants and structs of this file are those that the kernel's siw driver, software for iWARP, shares with programs (rdma/siw-abi.h).
 
 const (
 	siwMaxSGE    = 6                         // SIW_MAX_SGE: entries of a request

@@ -11,7 +11,7 @@ import (
 )
 
 // The queues that siw and a program share are rings of elements, each with a flag that
-// tells whose it is. There are no shared indices: each side counts for itself. The
+// names its owner, the kernel or the program. There are no shared indices: each side counts for itself. The
 // kernel's contents decide only what a completion says and whether a place is free,
 // never which address is accessed.
 
